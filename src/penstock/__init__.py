@@ -1,0 +1,1 @@
+"""Penstock: continuous, stateful, exactly-once Python pipelines on a Spark cluster."""

@@ -1,0 +1,158 @@
+"""The logical graph: a pipeline as its user described it, before parallelism and chains are settled.
+
+Nodes are sources, operators and sinks, links say how records travel between them. The graph is checked as
+a whole by `check`, before anything is started; every error names the operator and the cure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from penstock.api.operator import Operator
+from penstock.connectors.sink import Sink
+from penstock.connectors.source import Source
+from penstock.errors import PipelineError
+from penstock.ids import EdgeId, OperatorName
+from penstock.protocol.manifest import Partitioning
+
+MAX_PARALLELISM_DEFAULT = 128
+MAX_PARALLELISM_LIMIT = 32768
+
+OperatorFactory: TypeAlias = Callable[[], Operator]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A source, an operator or a sink. Exactly one of `source`, `operator`, `sink` is set."""
+
+    name: OperatorName
+    source: Source | None = None
+    operator: OperatorFactory | None = None
+    sink: Sink | None = None
+    parallelism: int | None = None
+    """None: the pipeline's."""
+    requires_alignment: bool = False
+    chainable: bool = True
+    """False: never joined with the operator in front of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Records travel from `upstream` to input number `input` of `downstream`."""
+
+    upstream: OperatorName
+    downstream: OperatorName
+    partitioning: Partitioning
+    input: int = 0
+    key: tuple[str, ...] = ()
+
+    @property
+    def edge(self) -> EdgeId:
+        return EdgeId(self.upstream, self.downstream, self.input)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A whole pipeline."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    links: tuple[Link, ...]
+    max_parallelism: int = MAX_PARALLELISM_DEFAULT
+    _by_name: dict[OperatorName, Node] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._by_name.update((node.name, node) for node in self.nodes)
+
+    def node(self, name: OperatorName) -> Node:
+        return self._by_name[name]
+
+    def into(self, name: OperatorName) -> list[Link]:
+        return sorted((link for link in self.links if link.downstream == name), key=lambda link: link.input)
+
+    def out_of(self, name: OperatorName) -> list[Link]:
+        return [link for link in self.links if link.upstream == name]
+
+
+def check(graph: Graph) -> None:
+    """Raise `PipelineError` for the first thing that cannot work."""
+    _check_names(graph)
+    _check_links(graph)
+    _check_shape(graph)
+    _check_parallelism(graph)
+    _check_acyclic(graph)
+
+
+def _check_names(graph: Graph) -> None:
+    if not graph.nodes:
+        raise PipelineError(f"pipeline '{graph.name}' is empty: add a source and a sink")
+    for name, count in Counter(node.name for node in graph.nodes).items():
+        if count > 1:
+            raise PipelineError(
+                f"{count} operators are named '{name}': give each a name of its own, state is found by it"
+            )
+        if not name.strip():
+            raise PipelineError("an operator has an empty name: give it one, state is found by it")
+
+
+def _check_links(graph: Graph) -> None:
+    names = {node.name for node in graph.nodes}
+    for link in graph.links:
+        for end in (link.upstream, link.downstream):
+            if end not in names:
+                raise PipelineError(f"the edge {link.edge} names '{end}', which is not an operator of this pipeline")
+        if link.partitioning is Partitioning.HASH and not link.key:
+            raise PipelineError(f"the edge {link.edge} is keyed but names no key column: call key_by with at least one")
+    for edge, count in Counter(link.edge for link in graph.links).items():
+        if count > 1:
+            raise PipelineError(f"the edge {edge} occurs {count} times: a stream can be connected to an input once")
+
+
+def _check_shape(graph: Graph) -> None:
+    for node in graph.nodes:
+        inputs, outputs = graph.into(node.name), graph.out_of(node.name)
+        if node.source is not None and inputs:
+            raise PipelineError(f"source '{node.name}' has an input")
+        if node.source is None and not inputs:
+            raise PipelineError(f"operator '{node.name}' has no input: connect it to a stream, or remove it")
+        if node.sink is not None and outputs:
+            raise PipelineError(f"sink '{node.name}' has an output: connect that to the stream in front of the sink")
+        if node.sink is None and not outputs:
+            raise PipelineError(f"the output of '{node.name}' goes nowhere: add a sink")
+
+
+def _check_parallelism(graph: Graph) -> None:
+    if not 1 <= graph.max_parallelism <= MAX_PARALLELISM_LIMIT:
+        raise PipelineError(f"max_parallelism is {graph.max_parallelism}: it must be from 1 to {MAX_PARALLELISM_LIMIT}")
+    for node in graph.nodes:
+        if node.parallelism is not None and not 1 <= node.parallelism <= graph.max_parallelism:
+            raise PipelineError(
+                f"the parallelism of '{node.name}' is {node.parallelism}: "
+                f"it must be from 1 to max_parallelism, which is {graph.max_parallelism}"
+            )
+
+
+def _check_acyclic(graph: Graph) -> None:
+    for _ in topological(graph):
+        pass
+
+
+def topological(graph: Graph) -> Iterable[Node]:
+    """Nodes in an order in which each comes after all that it reads from. A cycle is a `PipelineError`."""
+    waiting = {node.name: len(graph.into(node.name)) for node in graph.nodes}
+    ready = [node for node in graph.nodes if waiting[node.name] == 0]
+    done = 0
+    while ready:
+        node = ready.pop(0)
+        done += 1
+        yield node
+        for link in graph.out_of(node.name):
+            waiting[link.downstream] -= 1
+            if waiting[link.downstream] == 0:
+                ready.append(graph.node(link.downstream))
+    if done < len(graph.nodes):
+        stuck = sorted(name for name, count in waiting.items() if count > 0)
+        raise PipelineError(f"the pipeline has a cycle through {', '.join(stuck)}: streams must flow one way")

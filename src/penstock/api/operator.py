@@ -1,0 +1,104 @@
+"""The contract of an operator: what happens to batches inside one subtask.
+
+Everything that the API offers between a source and a sink is an `Operator`. One instance works for one
+subtask, always on the mailbox thread. Its state lives in its context, never in its own attributes: what
+the context holds is in every checkpoint and comes back after a failure.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from penstock.ids import OperatorName
+
+Emit: TypeAlias = Callable[[pa.RecordBatch], None]
+"""Passes a batch on to the next operator."""
+
+MIN_WATERMARK = -(2**63)
+MAX_WATERMARK = 2**63 - 1
+"""The watermark at the end of all input: every window closes."""
+
+
+class BatchState(Protocol):
+    """State that is a list of batches."""
+
+    def get(self) -> list[pa.RecordBatch]: ...
+
+    def put(self, batches: list[pa.RecordBatch]) -> None: ...
+
+
+class OperatorContext(Protocol):
+    """What an operator may ask of the subtask that it works in."""
+
+    @property
+    def operator(self) -> OperatorName: ...
+
+    @property
+    def subtask(self) -> int: ...
+
+    @property
+    def parallelism(self) -> int: ...
+
+    @property
+    def max_parallelism(self) -> int: ...
+
+    @property
+    def key_groups(self) -> range:
+        """The key groups whose records come to this subtask, if its input is keyed."""
+        ...
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The key columns of its input; empty if it is not keyed."""
+        ...
+
+    @property
+    def keyed(self) -> Any:
+        """Keyed state of this subtask: `penstock.runtime.state.KeyedState`."""
+        ...
+
+    def list_state(self, name: str) -> BatchState:
+        """Batches of which, after a rescale, any subtask may get any, each once."""
+        ...
+
+    def broadcast_state(self, name: str) -> BatchState:
+        """Batches that are the same in every subtask."""
+        ...
+
+    def now_ms(self) -> int:
+        """Processing time."""
+        ...
+
+
+class Operator(ABC):
+    """Base of all operators. Override what you need; `process` at least.
+
+    The trap: the engine cuts batches into slices as it sees fit, so one `process` call says nothing about
+    the batches that the operator before has emitted.
+    """
+
+    requires_alignment: bool = False
+    """Whether its inputs must be aligned at every checkpoint, however long that takes."""
+
+    def open(self, context: OperatorContext) -> None:
+        """Called once, before anything else. Ask the context for state here; it is filled before `process`."""
+
+    @abstractmethod
+    def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        """Work on records of input number `source`."""
+
+    def on_watermark(self, watermark: int, emit: Emit) -> None:
+        """Event time has reached `watermark`: no older record is expected. Emit what is complete."""
+
+    def on_end(self, emit: Emit) -> None:
+        """All input has ended. Emit what remains and remove it from the state.
+
+        The trap: after a restore it is called again, so what was emitted must be gone from the state.
+        """
+
+    def close(self) -> None:
+        """Called once, also after a failure."""

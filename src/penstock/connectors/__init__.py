@@ -1,0 +1,1 @@
+"""Sources and sinks: the contracts that users implement, and the connectors that come with Penstock."""

@@ -1,0 +1,69 @@
+"""The contract of a sink: writers that stage output, and a committer that publishes it.
+
+Exactly once needs two phases. Writers, one per subtask, stage what they are given and hand over
+*committables* with every checkpoint. When the checkpoint is durable, the driver, and only the driver,
+commits them; after a crash it commits them again. So a committable must say all that is needed to
+publish it from another process, and publishing it twice must do no harm (I4).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from penstock.ids import CheckpointId, Generation
+
+Prepared: TypeAlias = Callable[[], Sequence[bytes]]
+"""Runs in a background thread; makes the staged output durable and returns its committables."""
+
+
+class SinkWriter(ABC):
+    """Stages the output of one subtask."""
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Stage records. Must not publish them."""
+
+    @abstractmethod
+    def prepare(self) -> Prepared:
+        """Cut: what was written so far belongs to this checkpoint, what follows to a later one.
+
+        Returns at once; flushing and syncing belong into the returned function. The trap: that function
+        runs while `write` goes on, so it must own what it works on.
+        """
+
+    def close(self) -> None:
+        """Called once, also after a failure. What was never handed over is lost, and is replayed."""
+
+
+class Committer(ABC):
+    """Publishes committables, in the driver."""
+
+    @abstractmethod
+    def commit(self, checkpoint: CheckpointId, committables: Sequence[bytes]) -> None:
+        """Publish. Called again with the same arguments after a crash; the second time changes nothing."""
+
+    def sweep(self, generation: Generation) -> None:
+        """Remove what was staged by generations before `generation` and never committed.
+
+        Called at the start of a generation, after everything that a checkpoint names has been committed.
+        """
+
+
+class Sink(ABC):
+    """Describes a sink. It is pickled to the workers: open files and connections in the writer."""
+
+    requires_alignment: bool = False
+    """True for a sink that publishes from its own input instead of handing over committables."""
+
+    @abstractmethod
+    def writer(self, subtask: int, generation: Generation) -> SinkWriter:
+        """The writer for one subtask of one generation. Two generations may overlap for a moment: name
+        what is staged after both numbers, so that they never touch the same thing."""
+
+    def committer(self) -> Committer | None:
+        """The committer, or None for a sink that has nothing to publish (at least once)."""
+        return None

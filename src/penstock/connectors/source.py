@@ -1,0 +1,64 @@
+"""The contract of a source: splits that can be read again from a noted position.
+
+A source consists of *splits*, each a sequence of records that can be re-read from any offset it once
+reported: a file, a partition of a log, a range of numbers. Splits are the unit of distribution: a
+subtask reads the splits that it owns, and after a rescale they are dealt out anew.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+
+class _EndOfSplit(enum.Enum):
+    END = "end of split"
+
+
+END_OF_SPLIT: Final = _EndOfSplit.END
+"""What `SplitReader.read` returns when nothing will ever follow."""
+
+
+class SplitReader(ABC):
+    """Reads one split, on the mailbox thread of one worker.
+
+    The trap: `offset` must describe exactly what `read` has returned so far. If it runs ahead, records
+    are lost after a failure; if it lags, they come twice.
+    """
+
+    @abstractmethod
+    def read(self, rows_max: int) -> pa.RecordBatch | _EndOfSplit | None:
+        """Up to about `rows_max` records, None if there are none right now, or `END_OF_SPLIT`.
+
+        Must not block for longer than a few milliseconds: checkpoints wait for it.
+        """
+
+    @abstractmethod
+    def offset(self) -> bytes:
+        """JSON from which `Source.open` goes on right behind the last record returned."""
+
+    def watermark(self) -> int | None:
+        """No later record of this split is older than this (event time, ms); None if unknown."""
+        return None
+
+    def close(self) -> None:
+        """Called once, also after a failure."""
+
+
+class Source(ABC):
+    """Describes a source. It is pickled to the workers: open files and connections in `open`, not here."""
+
+    splits_may_appear: bool = False
+    """Whether `splits` is to be asked again and again while the pipeline runs."""
+
+    @abstractmethod
+    def splits(self) -> Sequence[str]:
+        """Names of the splits that exist now. Every worker must get the same answer, in the same order."""
+
+    @abstractmethod
+    def open(self, split: str, offset: bytes | None) -> SplitReader:
+        """Start to read `split` at `offset`, or from its beginning if None."""

@@ -1,0 +1,68 @@
+"""Every error that Penstock raises, in one tree.
+
+    PenstockError
+    ├── PipelineError          the description of the pipeline is wrong; nothing was started
+    ├── OptionError            a setting has a value that cannot work
+    ├── DataError              records do not fit what the pipeline declared
+    ├── UserCodeError          a function of the pipeline raised; carries operator and subtask
+    ├── RestoreError           a checkpoint does not fit this pipeline, or cannot be read (I8)
+    │   └── NoReadableCheckpoint   there are checkpoints, and none of them can be used
+    ├── StorageError           the checkpoint directory cannot be read or written
+    │   └── CorruptBlob        what was read is not what was written
+    ├── FencedError            a newer generation owns the checkpoint directory (I6)
+    ├── JobFailed              the pipeline gave up after its restart budget; carries the last cause
+    └── ProtocolViolation      our own bug: an event that cannot happen in this state
+
+A message names the operator, the subtask and the checkpoint where they are known, and says what to do.
+A declined or expired checkpoint is not an error but a value: see `protocol.declines`.
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Base of all errors that Penstock raises on purpose."""
+
+
+class PipelineError(PenstockError):
+    """The pipeline's description is wrong; found before anything was started."""
+
+
+class OptionError(PenstockError):
+    """A setting has a value that cannot work."""
+
+
+class DataError(PenstockError):
+    """Records do not fit what the pipeline declared about them."""
+
+
+class UserCodeError(PenstockError):
+    """A function of the pipeline raised. The original exception is the `__cause__`."""
+
+
+class RestoreError(PenstockError):
+    """A checkpoint does not fit this pipeline, or cannot be read. Never an empty state instead (I8)."""
+
+
+class NoReadableCheckpoint(RestoreError):
+    """There are checkpoints, and none of them can be used."""
+
+
+class StorageError(PenstockError):
+    """The checkpoint directory cannot be read or written."""
+
+
+class CorruptBlob(StorageError):
+    """What was read is not what was written: length or checksum differ."""
+
+
+class FencedError(PenstockError):
+    """A newer generation owns the checkpoint directory; this one must stop (I6)."""
+
+
+class JobFailed(PenstockError):
+    """The pipeline gave up: the restart budget is used up. The last failure is the `__cause__`."""
+
+
+class ProtocolViolation(PenstockError):
+    """An event that cannot happen in this state: a bug of ours. Carries what led here."""

@@ -1,0 +1,1 @@
+"""From the logical graph to the physical plan: chains, subtasks, channels, workers."""

@@ -1,0 +1,401 @@
+"""The coordinator: decides when a checkpoint begins, whether it completes, and what follows from that.
+
+    idle --trigger--> Collecting --all acknowledged--> Writing --manifest durable--> Publishing --committed--> idle
+                          |                               |                              ^
+                          | declined, expired, cancelled  | failed, expired, cancelled   | the manifest was there
+                          v                               v                              |
+                        idle <-- void outcome created -- Settling -----------------------'
+
+One checkpoint at a time, in every mode. A second one in flight would capture the same queues again, its barriers would
+wait behind the first one's, and commits would need an order of their own; a checkpoint that is slow is made faster by
+letting it overtake records, not by starting another. An attempt is over when its output is published, because only then
+can the newest checkpoint be the only one whose output is in doubt after a crash (`protocol.commit`).
+
+Rules:
+
+- An id is used once, for one attempt, and reserved in the store before (I5). One is kept in hand, so that a trigger
+  waits for nobody. An attempt that ended leaves the coordinator as ready for the next one as it was for the first.
+- An acknowledgement counts if it is of this generation, of the attempt that is collecting, from a member, and the first
+  one from it (I12). All else is `Refused` and changes nothing.
+- Time passes by `Ticked` alone. Expiry does not wait for a report that may never come.
+- Once the manifest may have been written, nobody here knows whether the checkpoint exists. Giving it up then means
+  creating a void outcome in the manifest's place: the store decides which of the two there is (I3, I4).
+- Triggers are decided in one place, `coordinator_trigger`, after every event.
+
+Pure: no clock, I/O or logging. The runtime executes the returned actions in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from penstock.errors import ProtocolViolation
+from penstock.ids import NO_CHECKPOINT, CheckpointId, Generation, SubtaskId
+from penstock.protocol.barrier import Barrier
+from penstock.protocol.claims import Outcome
+from penstock.protocol.commit import CommitPermit
+from penstock.protocol.coordinator_endings import answers, complete, conclude, decline, fenced, settle, stop_for, void
+from penstock.protocol.coordinator_events import (
+    Acknowledged,
+    Action,
+    AllReady,
+    AnswerRequest,
+    CancelRequested,
+    CheckpointRequested,
+    CheckpointVoided,
+    Commit,
+    CommitFailed,
+    Committed,
+    Declined,
+    Event,
+    FailJob,
+    IdReserved,
+    InputEnded,
+    ManifestFailed,
+    ManifestWritten,
+    OutcomeFound,
+    Refused,
+    RequestDeclined,
+    ReservationFailed,
+    ReservationLost,
+    ReserveId,
+    Step,
+    Ticked,
+    VoidFailed,
+    WriteManifest,
+)
+from penstock.protocol.coordinator_state import (
+    Collecting,
+    Errand,
+    Policy,
+    Publishing,
+    Settling,
+    State,
+    Stop,
+    Writing,
+)
+from penstock.protocol.coordinator_trigger import after_interval, order_wake_up, trigger_if_due
+from penstock.protocol.declines import DeclineReason
+from penstock.protocol.manifest import Manifest, PipelineShape, SubtaskReport
+
+
+def start(
+    policy: Policy,
+    generation: Generation,
+    shape: PipelineShape,
+    members: frozenset[SubtaskId],
+    first: CheckpointId,
+    *,
+    restored: CheckpointId = NO_CHECKPOINT,
+    recommit: CommitPermit | None = None,
+    now_ms: int = 0,
+) -> Step:
+    """The coordinator of a generation that has taken over; `first` is the id it reserved in doing so.
+
+    `recommit` is what `decide_recommit` said about the restored checkpoint: nothing is triggered before it is done.
+    """
+    if not members:
+        raise ProtocolViolation("a checkpoint without members would be complete before it began")
+    state = State(policy, generation, shape, members, first, restored=restored, newest=restored)
+    if recommit is None:
+        return state, ()
+    state = replace(state, publishing=Publishing(recommit, Errand(now_ms)))
+    return order_wake_up(state, (Commit(recommit),))
+
+
+def step(state: State, event: Event) -> Step:
+    """Advance by one event, without mutating `state`. After the end nothing changes any more."""
+    if state.stop is not None:
+        return state, _after_the_end(state.stop, event)
+    state, actions = _handle(state, event)
+    state, trigger = trigger_if_due(state, event.now_ms)
+    return order_wake_up(state, (*actions, *trigger))
+
+
+def _handle(state: State, event: Event) -> Step:
+    match event:
+        case AllReady():
+            return _on_all_ready(state, event)
+        case Ticked():
+            return _on_ticked(state, event)
+        case IdReserved() | ReservationLost() | ReservationFailed():
+            return _on_reservation(state, event)
+        case CheckpointRequested():
+            return _on_requested(state, event)
+        case CancelRequested():
+            return _on_cancel(state, event)
+        case Acknowledged():
+            return _on_acknowledged(state, event)
+        case Declined():
+            return _on_declined(state, event)
+        case InputEnded():
+            return _on_input_ended(state, event)
+        case ManifestWritten() | ManifestFailed() | CheckpointVoided() | VoidFailed():
+            return _on_store(state, event)
+        case OutcomeFound():
+            return _on_outcome_found(state, event)
+        case Committed() | CommitFailed():
+            return _on_commit(state, event)
+        case _:
+            assert_never(event)
+
+
+def _after_the_end(stop: Stop, event: Event) -> tuple[Action, ...]:
+    match event:
+        case CheckpointRequested():
+            return (AnswerRequest(event.request.id, RequestDeclined(DeclineReason.DRAINED, stop.value)),)
+        case Acknowledged():
+            return (Refused(_acknowledgement(event), stop.value),)
+        case Declined():
+            return (Refused(_decline_of(event), stop.value),)
+        case _:
+            return ()
+
+
+# --- what time brings ---
+
+
+def _on_all_ready(state: State, event: AllReady) -> Step:
+    if state.is_ready:
+        return state, ()
+    return replace(state, is_ready=True, due_at_ms=after_interval(state.policy, event.now_ms)), ()
+
+
+def _on_ticked(state: State, event: Ticked) -> Step:
+    if state.wake_at_ms is not None and event.now_ms >= state.wake_at_ms:
+        state = replace(state, wake_at_ms=None)
+    actions: tuple[Action, ...] = ()
+    for look_after in (_expire, _pursue_reservation, _pursue_void, _pursue_commit):
+        state, more = look_after(state, event.now_ms)
+        actions += more
+    return state, actions
+
+
+def _expire(state: State, now_ms: int) -> Step:
+    pending = state.pending
+    if pending is None or isinstance(pending, Settling) or now_ms < pending.attempt.expires_at_ms:
+        return state, ()
+    if isinstance(pending, Collecting):
+        missing = f"no acknowledgement from {_some_of(pending.waiting)} within {state.policy.expiry_ms} ms"
+        return decline(state, pending.attempt, pending.reports, DeclineReason.EXPIRED, missing, now_ms)
+    late = f"the manifest was not written within {state.policy.expiry_ms} ms of the trigger"
+    return settle(state, pending, DeclineReason.EXPIRED, late, now_ms)
+
+
+def _pursue_reservation(state: State, now_ms: int) -> Step:
+    if (reserving := state.reserving) is None:
+        return state, ()
+    tried_again = replace(state, reserving=replace(reserving, errand=_under_way(reserving.errand)))
+    what = f"the reservation of checkpoint id {reserving.checkpoint}"
+    return _pursue(state, reserving.errand, tried_again, ReserveId(reserving.checkpoint), what, now_ms)
+
+
+def _pursue_void(state: State, now_ms: int) -> Step:
+    if not isinstance(settling := state.pending, Settling):
+        return state, ()
+    tried_again = replace(state, pending=replace(settling, errand=_under_way(settling.errand)))
+    what = f"the void outcome of checkpoint {settling.manifest.checkpoint}"
+    return _pursue(state, settling.errand, tried_again, void(settling.manifest), what, now_ms)
+
+
+def _pursue_commit(state: State, now_ms: int) -> Step:
+    if (publishing := state.publishing) is None:
+        return state, ()
+    tried_again = replace(state, publishing=replace(publishing, errand=_under_way(publishing.errand)))
+    what = f"the commit of checkpoint {publishing.permit.checkpoint}"
+    return _pursue(state, publishing.errand, tried_again, Commit(publishing.permit), what, now_ms)
+
+
+def _pursue(state: State, errand: Errand, tried_again: State, again: Action, what: str, now_ms: int) -> Step:
+    if now_ms >= errand.overdue_at_ms(state.policy):
+        reason = f"{what} did not succeed within {state.policy.expiry_ms} ms: {errand.error}"
+        return stop_for(state, Stop.FAILED, FailJob(reason), reason)
+    return (tried_again, (again,)) if errand.is_due(now_ms) else (state, ())
+
+
+def _under_way(errand: Errand) -> Errand:
+    return replace(errand, retry_at_ms=None)
+
+
+# --- ids and requests ---
+
+
+def _on_reservation(state: State, event: IdReserved | ReservationLost | ReservationFailed) -> Step:
+    reserving = state.reserving
+    if reserving is None or reserving.checkpoint != event.checkpoint:
+        return state, (Refused(f"news of the reservation of checkpoint id {event.checkpoint}", "nobody asked for it"),)
+    match event:
+        case IdReserved():
+            return replace(state, reserved=event.checkpoint, reserving=None), ()
+        case ReservationLost():
+            return fenced(state, f"checkpoint id {event.checkpoint} is reserved by another generation")
+        case ReservationFailed():
+            errand = reserving.errand.failed(state.policy, event.error, event.now_ms)
+            return replace(state, reserving=replace(reserving, errand=errand)), ()
+        case _:
+            assert_never(event)
+
+
+def _on_requested(state: State, event: CheckpointRequested) -> Step:
+    if len(state.queue) < state.policy.requests_max:
+        return replace(state, queue=(*state.queue, event.request)), ()
+    why = f"{len(state.queue)} requests are waiting already; try again later"
+    return state, answers((event.request,), RequestDeclined(DeclineReason.CANCELLED, why))
+
+
+def _on_cancel(state: State, event: CancelRequested) -> Step:
+    pending = state.pending
+    if pending is None or event.checkpoint not in (None, pending.attempt.barrier.checkpoint):
+        return state, (Refused(f"cancelling checkpoint {event.checkpoint or 'in progress'}", _NOT_IN_PROGRESS),)
+    detail = "on request"
+    match pending:
+        case Collecting():
+            return decline(state, pending.attempt, pending.reports, DeclineReason.CANCELLED, detail, event.now_ms)
+        case Writing():
+            return settle(state, pending, DeclineReason.CANCELLED, detail, event.now_ms)
+        case Settling():
+            return state, ()
+        case _:
+            assert_never(pending)
+
+
+def _on_input_ended(state: State, event: InputEnded) -> Step:
+    if event.subtask not in state.members:
+        return state, (Refused(f"end of input of {event.subtask}", _NOT_A_MEMBER),)
+    return replace(state, ended=state.ended | {event.subtask}), ()
+
+
+# --- collecting ---
+
+
+def _on_acknowledged(state: State, event: Acknowledged) -> Step:
+    subtask = event.report.subtask
+    collecting = _collecting(state, event.checkpoint, event.generation, subtask)
+    if isinstance(collecting, str):
+        return state, (Refused(_acknowledgement(event), collecting),)
+    if subtask not in collecting.waiting:
+        return state, (Refused(_acknowledgement(event), "it has acknowledged before"),)
+    waiting = collecting.waiting - {subtask}
+    reports = (*collecting.reports, event.report)
+    if waiting:
+        return replace(state, pending=replace(collecting, waiting=waiting, reports=reports)), ()
+    manifest = _manifest(state, collecting.attempt.barrier, reports, event.now_ms)
+    path = next((request.path for request in collecting.attempt.requests), None)
+    return replace(state, pending=Writing(collecting.attempt, manifest)), (WriteManifest(manifest, path),)
+
+
+def _on_declined(state: State, event: Declined) -> Step:
+    collecting = _collecting(state, event.checkpoint, event.generation, event.subtask)
+    if isinstance(collecting, str):
+        return state, (Refused(_decline_of(event), collecting),)
+    detail = f"{event.subtask}: {event.detail}" if event.detail else str(event.subtask)
+    return decline(state, collecting.attempt, collecting.reports, event.reason, detail, event.now_ms)
+
+
+def _collecting(state: State, checkpoint: CheckpointId, generation: Generation, subtask: SubtaskId) -> Collecting | str:
+    """The attempt that `subtask` may speak about, or why it may not (I6, I12)."""
+    pending = state.pending
+    if generation != state.generation:
+        return f"it is of generation {generation} and this is {state.generation}"
+    if subtask not in state.members:
+        return _NOT_A_MEMBER
+    if pending is None or pending.attempt.barrier.checkpoint != checkpoint:
+        return _NOT_IN_PROGRESS
+    return pending if isinstance(pending, Collecting) else "everybody has acknowledged already"
+
+
+def _manifest(state: State, barrier: Barrier, reports: tuple[SubtaskReport, ...], now_ms: int) -> Manifest:
+    return Manifest(
+        checkpoint=barrier.checkpoint,
+        generation=state.generation,
+        shape=state.shape,
+        reports=tuple(sorted(reports, key=lambda report: report.subtask)),
+        triggered_at_ms=barrier.triggered_at_ms,
+        completed_at_ms=now_ms,
+        is_savepoint=barrier.is_savepoint,
+        is_final=barrier.is_drain,
+    )
+
+
+# --- writing, settling, publishing ---
+
+
+def _on_store(state: State, event: ManifestWritten | ManifestFailed | CheckpointVoided | VoidFailed) -> Step:
+    pending = state.pending
+    if not isinstance(pending, Writing | Settling) or pending.manifest.checkpoint != event.checkpoint:
+        return state, (Refused(f"news of the outcome of checkpoint {event.checkpoint}", _NOT_IN_PROGRESS),)
+    match event:
+        case ManifestWritten():
+            # Also while settling: it was created before the void outcome could be, so the checkpoint exists.
+            return complete(state, pending.attempt, pending.manifest, event.now_ms)
+        case ManifestFailed():
+            return _on_manifest_failed(state, pending, event)
+        case CheckpointVoided():
+            return _on_voided(state, pending, event.now_ms)
+        case VoidFailed():
+            return _on_void_failed(state, pending, event)
+        case _:
+            assert_never(event)
+
+
+def _on_manifest_failed(state: State, pending: Writing | Settling, event: ManifestFailed) -> Step:
+    if isinstance(pending, Settling):
+        return state, ()
+    return settle(state, pending, DeclineReason.MANIFEST_FAILED, event.error, event.now_ms)
+
+
+def _on_voided(state: State, pending: Writing | Settling, now_ms: int) -> Step:
+    if isinstance(pending, Writing):
+        raise ProtocolViolation(f"checkpoint {pending.manifest.checkpoint} was voided while its manifest was written")
+    return decline(state, pending.attempt, pending.manifest.reports, pending.reason, pending.detail, now_ms)
+
+
+def _on_void_failed(state: State, pending: Writing | Settling, event: VoidFailed) -> Step:
+    if isinstance(pending, Writing):
+        raise ProtocolViolation(f"nobody asked to void checkpoint {pending.manifest.checkpoint}")
+    errand = pending.errand.failed(state.policy, event.error, event.now_ms)
+    return replace(state, pending=replace(pending, errand=errand)), ()
+
+
+def _on_outcome_found(state: State, event: OutcomeFound) -> Step:
+    outcome = event.outcome
+    if outcome.generation != state.generation:
+        return fenced(state, f"generation {outcome.generation} decided the outcome of checkpoint {outcome.checkpoint}")
+    # Our own: an earlier write of it had arrived after all.
+    return _on_store(state, _as_created(outcome, event.now_ms))
+
+
+def _as_created(outcome: Outcome, now_ms: int) -> ManifestWritten | CheckpointVoided:
+    return (CheckpointVoided if outcome.is_void else ManifestWritten)(outcome.checkpoint, now_ms)
+
+
+def _on_commit(state: State, event: Committed | CommitFailed) -> Step:
+    publishing = state.publishing
+    if publishing is None or publishing.permit.checkpoint != event.checkpoint:
+        return state, (Refused(f"news of the commit of checkpoint {event.checkpoint}", _NOT_IN_PROGRESS),)
+    if isinstance(event, CommitFailed):
+        errand = publishing.errand.failed(state.policy, event.error, event.now_ms)
+        return replace(state, publishing=replace(publishing, errand=errand)), ()
+    state = replace(state, publishing=None)
+    return conclude(state, publishing.requests, event.now_ms, is_final=publishing.is_final)
+
+
+# --- words ---
+
+_NOT_IN_PROGRESS = "that checkpoint is not in progress"
+_NOT_A_MEMBER = "it is not a member of this pipeline"
+
+
+def _acknowledgement(event: Acknowledged) -> str:
+    return f"acknowledgement of checkpoint {event.checkpoint} by {event.report.subtask}"
+
+
+def _decline_of(event: Declined) -> str:
+    return f"decline of checkpoint {event.checkpoint} by {event.subtask}: {event.reason.value}"
+
+
+def _some_of(subtasks: frozenset[SubtaskId]) -> str:
+    """A few names and a count: of a thousand silent subtasks nobody reads all."""
+    named = ", ".join(str(subtask) for subtask in sorted(subtasks)[:5])
+    return named if len(subtasks) <= 5 else f"{named} and {len(subtasks) - 5} more"

@@ -1,0 +1,112 @@
+"""When the next attempt begins, what its barrier says, and when the coordinator wants to be woken.
+
+Asked after every event, so that it does not matter which one made a trigger possible: a tick, an id that came back
+from the store, the end of the attempt before. The reasons, in this order: a request, the end of all input, and the
+interval. Requests and the final checkpoint wait for neither interval nor pause; the backoff holds for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from penstock.ids import CheckpointId
+from penstock.protocol.barrier import Barrier, BarrierFlag
+from penstock.protocol.coordinator_events import Action, ReserveId, SendBarrier, Step, WakeAt
+from penstock.protocol.coordinator_state import (
+    Attempt,
+    Collecting,
+    Errand,
+    Mode,
+    Policy,
+    Request,
+    RequestKind,
+    Reserving,
+    Settling,
+    State,
+    Writing,
+)
+
+
+def trigger_if_due(state: State, now_ms: int) -> Step:
+    at_ms = _trigger_at_ms(state)
+    if state.reserved is None or at_ms is None or now_ms < at_ms:
+        return state, ()
+    return _trigger(state, state.reserved, now_ms)
+
+
+def _trigger_at_ms(state: State) -> int | None:
+    """When the next attempt may begin if nothing else happens; None if something else must happen first."""
+    is_busy = state.pending is not None or state.publishing is not None or state.reserved is None
+    if state.stop is not None or is_busy or not state.is_ready:
+        return None
+    if state.queue or state.has_ended:
+        return state.backoff_until_ms
+    return None if state.due_at_ms is None else max(state.due_at_ms, state.pause_until_ms)
+
+
+def _trigger(state: State, checkpoint: CheckpointId, now_ms: int) -> Step:
+    requests = _served_together(state.queue)
+    barrier = _barrier(state, checkpoint, requests, now_ms)
+    attempt = Attempt(barrier, now_ms + state.policy.expiry_ms, requests)
+    following = CheckpointId(checkpoint + 1)
+    state = replace(
+        state,
+        pending=Collecting(attempt, state.members),
+        queue=tuple(request for request in state.queue if request not in requests),
+        reserved=None,
+        reserving=Reserving(following, Errand(now_ms)),
+        due_at_ms=after_interval(state.policy, now_ms),
+    )
+    return state, (SendBarrier(barrier), ReserveId(following))
+
+
+def _served_together(queue: tuple[Request, ...]) -> tuple[Request, ...]:
+    """The requests that the next attempt answers: one savepoint, or all that just want a checkpoint."""
+    if not queue or queue[0].kind is not RequestKind.CHECKPOINT:
+        return queue[:1]
+    return tuple(request for request in queue if request.kind is RequestKind.CHECKPOINT)
+
+
+def _barrier(state: State, checkpoint: CheckpointId, requests: tuple[Request, ...], now_ms: int) -> Barrier:
+    kind = requests[0].kind if requests else RequestKind.CHECKPOINT
+    if kind is not RequestKind.CHECKPOINT:
+        drain = BarrierFlag.DRAIN if kind is RequestKind.DRAIN else BarrierFlag.NONE
+        flags = BarrierFlag.SAVEPOINT | BarrierFlag.FULL_SNAPSHOT | drain
+        return Barrier(checkpoint, state.generation, now_ms, flags, completed=state.newest)
+    flags = BarrierFlag.DRAIN if state.has_ended else BarrierFlag.NONE
+    mode = state.policy.mode
+    if mode is Mode.UNALIGNED:
+        flags |= BarrierFlag.UNALIGNED
+    timeout_ms = state.policy.alignment_timeout_ms if mode is Mode.ALIGNED_WITH_TIMEOUT else None
+    return Barrier(checkpoint, state.generation, now_ms, flags, timeout_ms, completed=state.newest)
+
+
+def after_interval(policy: Policy, now_ms: int) -> int | None:
+    return None if policy.interval_ms is None else now_ms + policy.interval_ms
+
+
+def order_wake_up(state: State, actions: tuple[Action, ...]) -> Step:
+    """Ask for the tick at which something must be decided although nothing was heard; last of all actions."""
+    at_ms = _wake_at_ms(state)
+    if at_ms is None or at_ms == state.wake_at_ms:
+        return state, actions
+    return replace(state, wake_at_ms=at_ms), (*actions, WakeAt(at_ms))
+
+
+def _wake_at_ms(state: State) -> int | None:
+    times_ms = [errand.wake_at_ms(state.policy) for errand in _errands(state)]
+    if isinstance(state.pending, Collecting | Writing):
+        times_ms.append(state.pending.attempt.expires_at_ms)
+    if (trigger_at_ms := _trigger_at_ms(state)) is not None:
+        times_ms.append(trigger_at_ms)
+    return min(times_ms, default=None)
+
+
+def _errands(state: State) -> Iterable[Errand]:
+    if state.reserving is not None:
+        yield state.reserving.errand
+    if isinstance(state.pending, Settling):
+        yield state.pending.errand
+    if state.publishing is not None:
+        yield state.publishing.errand

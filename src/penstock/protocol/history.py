@@ -1,0 +1,88 @@
+"""What became of each attempt at a checkpoint, with the figures that users look for.
+
+A record holds figures, never the reports themselves: those may carry state. Sums are over bytes; of times the longest
+counts, because subtasks work side by side.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.ids import CheckpointId, SubtaskId
+from penstock.protocol.barrier import BarrierFlag
+from penstock.protocol.declines import DeclineReason
+from penstock.protocol.manifest import Cut, Figures, SubtaskReport
+
+
+class Status(enum.Enum):
+    COMPLETED = "completed"
+    DECLINED = "declined"
+    """By a subtask, by expiry, by a failed write or by the user: see the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskFigures:
+    """One subtask's share of an attempt."""
+
+    subtask: SubtaskId
+    cut: Cut
+    figures: Figures
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One attempt, ended. `subtasks` are those that had acknowledged by then."""
+
+    checkpoint: CheckpointId
+    flags: BarrierFlag
+    status: Status
+    triggered_at_ms: int
+    ended_at_ms: int
+    subtasks: tuple[SubtaskFigures, ...] = ()
+    reason: DeclineReason | None = None
+    detail: str = ""
+
+    @property
+    def duration_ms(self) -> int:
+        """End to end: from the trigger until the manifest was durable, or until the attempt was given up."""
+        return self.ended_at_ms - self.triggered_at_ms
+
+    @property
+    def start_delay_ms(self) -> int:
+        return self._longest(lambda figures: figures.start_delay_ms)
+
+    @property
+    def alignment_ms(self) -> int:
+        return self._longest(lambda figures: figures.alignment_ms)
+
+    @property
+    def synchronous_ms(self) -> int:
+        return self._longest(lambda figures: figures.synchronous_ms)
+
+    @property
+    def asynchronous_ms(self) -> int:
+        return self._longest(lambda figures: figures.asynchronous_ms)
+
+    @property
+    def state_bytes(self) -> int:
+        return sum(each.figures.state_bytes for each in self.subtasks)
+
+    @property
+    def inflight_bytes(self) -> int:
+        return sum(each.figures.inflight_bytes for each in self.subtasks)
+
+    @property
+    def is_unaligned(self) -> bool:
+        """Whether any subtask cut its input unaligned, for whatever cause."""
+        return any(each.cut is not Cut.ALIGNED for each in self.subtasks)
+
+    def _longest(self, time_ms: Callable[[Figures], int]) -> int:
+        return max((time_ms(each.figures) for each in self.subtasks), default=0)
+
+
+def figures_of(reports: tuple[SubtaskReport, ...]) -> tuple[SubtaskFigures, ...]:
+    """The figures of the reports, in the order of the subtasks."""
+    figures = (SubtaskFigures(report.subtask, report.cut, report.figures) for report in reports)
+    return tuple(sorted(figures, key=lambda each: each.subtask))

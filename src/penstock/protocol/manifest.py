@@ -1,0 +1,215 @@
+"""The manifest: the one file whose existence makes a checkpoint exist (I3).
+
+It names every blob with length and checksum, holds the positions of the sources and the committables
+of the sinks, and says for which shape of the pipeline it was taken. Values here are also what a
+subtask acknowledges with: a manifest is the reports of all subtasks of one checkpoint, and nothing else.
+
+Its bytes are the business of `protocol.manifest_codec`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock.ids import CheckpointId, EdgeId, Generation, OperatorName, SubtaskId
+
+FORMAT = 1
+
+
+class StateKind(enum.Enum):
+    """How a piece of operator state finds its owner after a restart."""
+
+    KEYED = "keyed"
+    """Rows with a key group; each goes to the owner of its group."""
+    LIST = "list"
+    """Batches that any subtask of the operator may take, each exactly one of them."""
+    BROADCAST = "broadcast"
+    """Every subtask holds the same; every new one reads one copy."""
+
+
+class Partitioning(enum.Enum):
+    """How the records of an edge choose their receiver."""
+
+    FORWARD = "forward"
+    """Sender i to receiver i; equal parallelism."""
+    RESCALE = "rescale"
+    """Pointwise: each sender has a contiguous group of receivers, or shares one."""
+    HASH = "hash"
+    REBALANCE = "rebalance"
+    SHUFFLE = "shuffle"
+    BROADCAST = "broadcast"
+    GLOBAL = "global"
+    """Everything to receiver 0."""
+
+
+class Side(enum.Enum):
+    """Where a piece of a channel was captured. On one channel, what the receiver held is older."""
+
+    RECEIVER = "receiver"
+    SENDER = "sender"
+
+
+class Cut(enum.Enum):
+    """How a subtask came to its snapshot."""
+
+    ALIGNED = "aligned"
+    FORCED = "forced"
+    """The checkpoint was unaligned from its trigger on."""
+    TIMED_OUT = "timed out"
+    """Alignment took longer than its timeout here."""
+    OVERTAKEN = "overtaken"
+    """A barrier that had turned unaligned further upstream arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Bytes of a blob: `length` bytes at `offset` of `path`, or `inline` where they are few."""
+
+    length: int
+    crc32: int
+    path: str | None = None
+    offset: int = 0
+    inline: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateSegment:
+    """A piece of one operator's named state, an Arrow IPC stream."""
+
+    operator: OperatorName
+    name: str
+    kind: StateKind
+    segment: Segment
+    rows: int
+    key_group_first: int = 0
+    key_group_end: int = 0
+    """Half open, for KEYED."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSegment:
+    """In-flight data of one channel, an Arrow IPC stream in the channel's order, watermarks included."""
+
+    edge: EdgeId
+    sender: int
+    receiver: int
+    side: Side
+    segment: Segment
+    batches: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitState:
+    """Where one split of a source is to be read on: what lies before `offset` is in this checkpoint."""
+
+    operator: OperatorName
+    split: str
+    offset: bytes
+    """JSON, written and understood by the source alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committable:
+    """What a sink writer hands over so that the driver can publish it."""
+
+    operator: OperatorName
+    subtask: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What users look for when a checkpoint is slow or large."""
+
+    start_delay_ms: int = 0
+    """From the trigger until the subtask heard of the checkpoint."""
+    alignment_ms: int = 0
+    """From then until its snapshot."""
+    synchronous_ms: int = 0
+    """The processing stood still for so long."""
+    asynchronous_ms: int = 0
+    """From the snapshot until everything was durable."""
+    state_bytes: int = 0
+    inflight_bytes: int = 0
+    inflight_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskReport:
+    """One subtask's part of a checkpoint: the content of its acknowledgement."""
+
+    subtask: SubtaskId
+    cut: Cut = Cut.ALIGNED
+    states: tuple[StateSegment, ...] = ()
+    channels: tuple[ChannelSegment, ...] = ()
+    splits: tuple[SplitState, ...] = ()
+    committables: tuple[Committable, ...] = ()
+    watermarks: tuple[tuple[OperatorName, int], ...] = ()
+    """Event-time clock of each operator of the chain that has one."""
+    figures: Figures = Figures()
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorShape:
+    """An operator as the checkpoint knew it."""
+
+    name: OperatorName
+    chain: OperatorName
+    parallelism: int
+    key: tuple[str, ...] = ()
+    """Columns, with their Arrow types, of its keyed input; empty if it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeShape:
+    """An edge as the checkpoint knew it."""
+
+    edge: EdgeId
+    partitioning: Partitioning
+    senders: int
+    receivers: int
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineShape:
+    """What must be known of a pipeline to restore it at another parallelism."""
+
+    name: str
+    max_parallelism: int
+    operators: tuple[OperatorShape, ...] = ()
+    edges: tuple[EdgeShape, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A checkpoint."""
+
+    checkpoint: CheckpointId
+    generation: Generation
+    shape: PipelineShape
+    reports: tuple[SubtaskReport, ...] = ()
+    triggered_at_ms: int = 0
+    completed_at_ms: int = 0
+    is_savepoint: bool = False
+    is_final: bool = False
+    """Taken by a pipeline that had read all of its bounded input, or was drained."""
+
+
+def segments_of(manifest: Manifest) -> Iterator[Segment]:
+    """Every segment that a manifest names, in its order."""
+    for report in manifest.reports:
+        yield from (state.segment for state in report.states)
+        yield from (channel.segment for channel in report.channels)
+
+
+def blobs_of(manifest: Manifest) -> frozenset[str]:
+    """Every blob that must exist as long as this checkpoint does; blobs of earlier checkpoints included."""
+    return frozenset(segment.path for segment in segments_of(manifest) if segment.path is not None)
+
+
+def committables_of(manifest: Manifest) -> tuple[Committable, ...]:
+    """All that the sinks of this checkpoint publish, in the order of its reports."""
+    return tuple(committable for report in manifest.reports for committable in report.committables)

@@ -1,0 +1,214 @@
+"""Redistribution: which parts of a checkpoint each subtask of a new shape takes over.
+
+The old shape is in the manifest; the new one may have other parallelisms. Every piece of state and every
+record in flight must find exactly one new owner (I9):
+
+| what | who takes it |
+|---|---|
+| keyed state | the owner of its key group; pieces that span several owners are filtered by row |
+| list state | piece j goes to subtask j modulo the new parallelism |
+| broadcast state | each new subtask reads one old copy |
+| keyed in-flight data | the owner of each row's key group, by the same partitioner |
+| other in-flight data | receiver r goes to r modulo the new number of receivers |
+
+In-flight data are restored on the receiving side, in front of everything live. Their channel may not exist
+any more; the records of one old channel stay together and in order on one new one (I2). Watermarks in flight
+are kept only where a channel is the same as before: elsewhere they would speak for records of other senders.
+
+Pure: computed alike by every worker, from the manifest alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.errors import RestoreError
+from penstock.ids import EdgeId, OperatorName
+from penstock.protocol.key_groups import key_groups_of
+from penstock.protocol.manifest import (
+    ChannelSegment,
+    EdgeShape,
+    Manifest,
+    OperatorShape,
+    Partitioning,
+    PipelineShape,
+    Side,
+    SplitState,
+    StateKind,
+    StateSegment,
+    SubtaskReport,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelShare:
+    """In-flight data of one old channel, for one new receiver; goes to its channel from `sender`."""
+
+    sender: int
+    segments: tuple[ChannelSegment, ...]
+    """In the order of the channel."""
+    is_filtered: bool
+    """Whether rows of other owners must be left out."""
+    keeps_watermarks: bool
+
+
+def check_fits(manifest: Manifest, shape: PipelineShape, allow_dropped_state: bool = False) -> None:
+    """Raise `RestoreError` unless a pipeline of `shape` can go on from `manifest`; says what differs."""
+    old = manifest.shape
+    what = f"checkpoint {manifest.checkpoint} of pipeline '{old.name}'"
+    if old.name != shape.name:
+        raise RestoreError(f"{what} is not of pipeline '{shape.name}': use another checkpoint directory, or its name")
+    if old.max_parallelism != shape.max_parallelism:
+        raise RestoreError(
+            f"{what} was taken with max_parallelism {old.max_parallelism}, which cannot change: "
+            f"set it to that instead of {shape.max_parallelism}"
+        )
+    _check_operators(manifest, shape, what, allow_dropped_state)
+    _check_edges(manifest, shape, what)
+
+
+def _check_operators(manifest: Manifest, shape: PipelineShape, what: str, allow_dropped_state: bool) -> None:
+    new = {operator.name: operator for operator in shape.operators}
+    with_state = _operators_with_state(manifest)
+    for operator in manifest.shape.operators:
+        if operator.name not in with_state:
+            continue
+        if operator.name not in new:
+            if not allow_dropped_state:
+                raise RestoreError(
+                    f"{what} has state of operator '{operator.name}', which this pipeline does not have: "
+                    f"give an operator that name, or allow its state to be dropped"
+                )
+        elif operator.key and new[operator.name].key != operator.key:
+            raise RestoreError(
+                f"{what} has state of operator '{operator.name}' keyed by {_columns(operator)}, "
+                f"but here it is keyed by {_columns(new[operator.name])}: its state cannot be found by another key"
+            )
+
+
+def _columns(operator: OperatorShape) -> str:
+    return "(" + ", ".join(operator.key) + ")" if operator.key else "nothing"
+
+
+def _operators_with_state(manifest: Manifest) -> frozenset[OperatorName]:
+    with_state = {piece.operator for report in manifest.reports for piece in report.states}
+    with_splits = {split.operator for report in manifest.reports for split in report.splits}
+    return frozenset(with_state | with_splits)
+
+
+def _check_edges(manifest: Manifest, shape: PipelineShape, what: str) -> None:
+    new = {edge.edge: edge for edge in shape.edges}
+    old = {edge.edge: edge for edge in manifest.shape.edges}
+    for edge in sorted({segment.edge for report in manifest.reports for segment in report.channels}):
+        if edge not in new:
+            raise RestoreError(
+                f"{what} has records in flight on the edge {edge}, which this pipeline does not have: "
+                f"start the pipeline as it was, stop it with a savepoint, and start the new one from that"
+            )
+        if new[edge].partitioning is not old[edge].partitioning:
+            raise RestoreError(
+                f"{what} has records in flight on the edge {edge}, which was {old[edge].partitioning.value} and is "
+                f"{new[edge].partitioning.value} here: stop the old pipeline with a savepoint and start from that"
+            )
+
+
+# --- operator state ---
+
+
+def states_of(
+    manifest: Manifest, operator: OperatorName, index: int, parallelism: int, key_groups: range
+) -> tuple[StateSegment, ...]:
+    """The pieces of an operator's state that subtask `index` of `parallelism` must read."""
+    reports = _reports_with(manifest, operator)
+    pieces = [(report, piece) for report in reports for piece in report.states if piece.operator == operator]
+    keyed = [piece for _, piece in pieces if piece.kind is StateKind.KEYED and _overlaps(piece, key_groups)]
+    return (*keyed, *_lists(pieces, index, parallelism, len(reports)), *_broadcast(pieces, index, len(reports)))
+
+
+def _reports_with(manifest: Manifest, operator: OperatorName) -> list[SubtaskReport]:
+    chains = {shape.chain for shape in manifest.shape.operators if shape.name == operator}
+    reports = [report for report in manifest.reports if report.subtask.chain in chains]
+    return sorted(reports, key=lambda report: report.subtask.index)
+
+
+def _overlaps(piece: StateSegment, key_groups: range) -> bool:
+    return piece.key_group_first < key_groups.stop and key_groups.start < piece.key_group_end
+
+
+def _lists(
+    pieces: Sequence[tuple[SubtaskReport, StateSegment]], index: int, parallelism: int, before: int
+) -> list[StateSegment]:
+    lists = [(report, piece) for report, piece in pieces if piece.kind is StateKind.LIST]
+    if before == parallelism:
+        return [piece for report, piece in lists if report.subtask.index == index]
+    return [piece for position, (_, piece) in enumerate(lists) if position % parallelism == index]
+
+
+def _broadcast(pieces: Sequence[tuple[SubtaskReport, StateSegment]], index: int, before: int) -> list[StateSegment]:
+    return [
+        piece
+        for report, piece in pieces
+        if piece.kind is StateKind.BROADCAST and report.subtask.index == index % before
+    ]
+
+
+def splits_of(manifest: Manifest, operator: OperatorName) -> dict[str, SplitState]:
+    """Positions of all splits of a source; which subtask reads which is the source's business."""
+    reports = _reports_with(manifest, operator)
+    return {split.split: split for report in reports for split in report.splits if split.operator == operator}
+
+
+def watermark_of(manifest: Manifest, operator: OperatorName, index: int, parallelism: int) -> int | None:
+    """The event-time clock to go on with: its own, or after a rescale the slowest, so that nothing becomes late."""
+    reports = _reports_with(manifest, operator)
+    if len(reports) == parallelism:
+        reports = [report for report in reports if report.subtask.index == index]
+    clocks = [clock for report in reports for name, clock in report.watermarks if name == operator]
+    return min(clocks) if clocks and len(clocks) == len(reports) else None
+
+
+# --- channels ---
+
+
+def channels_of(
+    manifest: Manifest, edge: EdgeShape, receiver: int, senders: Sequence[int], max_parallelism: int
+) -> tuple[ChannelShare, ...]:
+    """What new receiver number `receiver` of `edge` takes over; `senders` are those it has channels from."""
+    before = next((old for old in manifest.shape.edges if old.edge == edge.edge), None)
+    if before is None:
+        return ()
+    held = _held(manifest, edge.edge)
+    shares = []
+    for (old_sender, old_receiver), segments in sorted(held.items()):
+        if not _takes_over(before, edge, old_receiver, receiver, max_parallelism):
+            continue
+        is_same = before.senders == edge.senders and before.receivers == edge.receivers
+        is_filtered = edge.partitioning is Partitioning.HASH and before.receivers != edge.receivers
+        sender = old_sender if is_same else senders[old_sender % len(senders)]
+        shares.append(ChannelShare(sender, segments, is_filtered, keeps_watermarks=is_same))
+    return tuple(shares)
+
+
+def _held(manifest: Manifest, edge: EdgeId) -> dict[tuple[int, int], tuple[ChannelSegment, ...]]:
+    """The captured segments of each channel of an edge, in the channel's order: the receiver's are older."""
+    held: dict[tuple[int, int], list[ChannelSegment]] = {}
+    for report in manifest.reports:
+        for segment in report.channels:
+            if segment.edge == edge:
+                held.setdefault((segment.sender, segment.receiver), []).append(segment)
+    return {ends: tuple(sorted(found, key=_age)) for ends, found in held.items()}
+
+
+def _age(segment: ChannelSegment) -> int:
+    return 0 if segment.side is Side.RECEIVER else 1
+
+
+def _takes_over(before: EdgeShape, after: EdgeShape, old: int, new: int, max_parallelism: int) -> bool:
+    if before.receivers == after.receivers:
+        return old == new
+    if after.partitioning is not Partitioning.HASH:
+        return old % after.receivers == new
+    theirs = key_groups_of(old, before.receivers, max_parallelism)
+    ours = key_groups_of(new, after.receivers, max_parallelism)
+    return theirs.start < ours.stop and ours.start < theirs.stop

@@ -1,0 +1,134 @@
+"""Which files may go: whatever no retained checkpoint can reach.
+
+A file is deleted for one reason only: nothing that can still be restored, or can still complete, refers to it.
+
+- The newest `retained` checkpoints stay, and those in use. Savepoints belong to their users: they always stay and do
+  not count. So does a manifest that cannot be read: nobody knows what it refers to.
+- Manifests go before the blobs that only they referred to. A crash in between leaves orphans, which the next round
+  finds; the other way round it would leave a checkpoint with holes (I3).
+- Blobs are judged by reachability, never by age: a later checkpoint may refer to an early one's blob.
+- What was begun after the newest completed checkpoint is left alone, and so is all of a newer generation. A generation
+  that is fenced deletes nothing at all (I6).
+- A reservation may go once its id is spent, unless it is the first of its generation: that one fences (`claims`).
+  The newest completed checkpoint keeps its own, so that ids grow on from there whatever else is deleted (I5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from penstock.ids import CheckpointId, Generation
+from penstock.protocol.claims import Listing, Reservation, is_fenced
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedCheckpoint:
+    """A manifest in the directory, and what it refers to; `blobs` is None if it cannot be read."""
+
+    checkpoint: CheckpointId
+    blobs: frozenset[str] | None
+    is_savepoint: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A blob in the directory, and the attempt that wrote it."""
+
+    path: str
+    checkpoint: CheckpointId
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """All that lies in the directory. Read the listing last: it says whether this generation may delete at all."""
+
+    completed: tuple[CompletedCheckpoint, ...] = ()
+    blobs: tuple[Blob, ...] = ()
+    listing: Listing = field(default_factory=Listing)
+    committed: frozenset[CheckpointId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """What the coordinator knew when it asked: nothing newer than `newest` may be touched."""
+
+    generation: Generation
+    newest: CheckpointId
+    retained: int
+    in_use: frozenset[CheckpointId] = frozenset()
+    """Restored from, or being looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retirement:
+    """What to delete, in the order of the fields, each before the next one begins."""
+
+    manifests: tuple[CheckpointId, ...] = ()
+    committed: tuple[CheckpointId, ...] = ()
+    """Markers: after the manifests, for a manifest without its marker counts as possibly uncommitted."""
+    blobs: tuple[str, ...] = ()
+    reservations: tuple[CheckpointId, ...] = ()
+
+
+def decide_retention(contents: Contents, horizon: Horizon) -> Retirement:
+    """What may be deleted; nothing if this generation is fenced."""
+    if is_fenced(contents.listing, horizon.generation):
+        return Retirement()
+    manifests = _retired_manifests(contents.completed, horizon)
+    kept = tuple(each for each in contents.completed if each.checkpoint not in manifests)
+    return Retirement(
+        manifests=tuple(sorted(manifests)),
+        committed=_spent_markers(contents.committed, kept, horizon),
+        blobs=_unreachable(contents.blobs, kept, horizon),
+        reservations=_spent_reservations(contents.listing.reservations, horizon),
+    )
+
+
+def _retired_manifests(completed: Iterable[CompletedCheckpoint], horizon: Horizon) -> frozenset[CheckpointId]:
+    candidates = sorted(
+        each.checkpoint
+        for each in completed
+        if not each.is_savepoint and each.blobs is not None and each.checkpoint <= horizon.newest
+    )
+    return frozenset(candidates[: -horizon.retained]) - horizon.in_use
+
+
+def _spent_markers(
+    markers: frozenset[CheckpointId], kept: Iterable[CompletedCheckpoint], horizon: Horizon
+) -> tuple[CheckpointId, ...]:
+    spent = markers - {each.checkpoint for each in kept}
+    return tuple(sorted(checkpoint for checkpoint in spent if checkpoint <= horizon.newest))
+
+
+def _unreachable(blobs: Iterable[Blob], kept: Iterable[CompletedCheckpoint], horizon: Horizon) -> tuple[str, ...]:
+    reachable = {path for each in kept for path in each.blobs or ()}
+    unreadable = {each.checkpoint for each in kept if each.blobs is None}
+    return tuple(
+        sorted(
+            blob.path
+            for blob in blobs
+            if blob.path not in reachable and blob.checkpoint not in unreadable and _is_over(blob, horizon)
+        )
+    )
+
+
+def _is_over(blob: Blob, horizon: Horizon) -> bool:
+    """Whether the attempt that wrote the blob can no longer complete.
+
+    An older generation's cannot: the takeover gave every id of it an outcome.
+    """
+    return blob.generation < horizon.generation or (
+        blob.generation == horizon.generation and blob.checkpoint <= horizon.newest
+    )
+
+
+def _spent_reservations(reservations: Iterable[Reservation], horizon: Horizon) -> tuple[CheckpointId, ...]:
+    first_of: dict[Generation, CheckpointId] = {}
+    spent = []
+    for reservation in sorted(reservations, key=lambda each: each.checkpoint):
+        first = first_of.setdefault(reservation.generation, reservation.checkpoint)
+        if first < reservation.checkpoint < horizon.newest:
+            spent.append(reservation.checkpoint)
+    return tuple(spent)

@@ -1,0 +1,129 @@
+"""A chain of operators inside one subtask: direct calls, from the first to the output channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from penstock.api.operator import Emit, Operator
+from penstock.errors import PenstockError, UserCodeError
+from penstock.ids import CheckpointId, Generation, SubtaskId
+from penstock.plan.physical import Chain, PhysicalPlan
+from penstock.protocol.manifest import Committable, StateKind
+from penstock.runtime.context import Context, Piece
+from penstock.runtime.ports import Clock
+from penstock.runtime.sink_stage import SinkStage
+from penstock.runtime.source_stage import SourceStage
+
+
+class OperatorChain:
+    """The operators of one subtask. `output` takes what the last one emits."""
+
+    def __init__(
+        self, subtask: SubtaskId, plan: PhysicalPlan, generation: Generation, clock: Clock, output: Emit
+    ) -> None:
+        self.subtask = subtask
+        self.chain: Chain = plan.chains[subtask.chain]
+        self.source: SourceStage | None = None
+        self.sink: SinkStage | None = None
+        self.contexts: list[Context] = []
+        self._operators: list[Operator] = []
+        for node in self.chain.nodes:
+            if node.source is not None:
+                self.source = SourceStage(node.name, node.source, subtask.index, self.chain.parallelism)
+                continue
+            if node.sink is not None:
+                self.sink = SinkStage(node.name, node.sink, subtask.index, generation)
+                operator: Operator = self.sink
+            else:
+                assert node.operator is not None
+                operator = node.operator()
+            self._operators.append(operator)
+            key = self.chain.key if node.name == self.chain.name else ()
+            parallelism, groups = self.chain.parallelism, plan.key_groups(subtask)
+            self.contexts.append(
+                Context(node.name, subtask.index, parallelism, plan.max_parallelism, groups, key, clock)
+            )
+        self._emits = self._link(output)
+        for operator, context in zip(self._operators, self.contexts, strict=True):
+            self._guarded(context, "open", operator.open, context)
+
+    def _link(self, output: Emit) -> list[Emit]:
+        """For each operator, what takes its output: the next operator, or the output channels."""
+        emits: list[Emit] = [output]
+        for operator, context in zip(reversed(self._operators[1:]), reversed(self.contexts[1:]), strict=True):
+            emits.append(self._into(operator, context, emits[-1]))
+        emits.reverse()
+        return emits
+
+    def _into(self, operator: Operator, context: Context, emit: Emit) -> Emit:
+        def call(batch: pa.RecordBatch) -> None:
+            if batch.num_rows:
+                try:
+                    operator.process(batch, 0, emit)
+                except PenstockError:
+                    raise
+                except Exception as error:
+                    raise self._failed(context, "process", error) from error
+
+        return call
+
+    def _failed(self, context: Context, what: str, error: Exception) -> UserCodeError:
+        where = f"operator '{context.operator}', subtask {context.subtask} of {context.parallelism}"
+        return UserCodeError(f"{where}: {what} raised {type(error).__name__}: {error}")
+
+    def _guarded(self, context: Context, what: str, call: Callable[..., None], *arguments: object) -> None:
+        try:
+            call(*arguments)
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise self._failed(context, what, error) from error
+
+    def process(self, batch: pa.RecordBatch, source: int) -> None:
+        """Work on records that came in on input number `source`."""
+        if not self._operators:
+            self._emits[0](batch)
+            return
+        try:
+            self._operators[0].process(batch, source, self._emits[0])
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise self._failed(self.contexts[0], "process", error) from error
+
+    def on_watermark(self, watermark: int) -> None:
+        for operator, context, emit in zip(self._operators, self.contexts, self._emits, strict=False):
+            self._guarded(context, "on_watermark", operator.on_watermark, watermark, emit)
+
+    def on_end(self) -> None:
+        for operator, context, emit in zip(self._operators, self.contexts, self._emits, strict=False):
+            self._guarded(context, "on_end", operator.on_end, emit)
+
+    def snapshot(self, segment_bytes: int) -> Callable[[], list[Piece]]:
+        """References to all state of all operators; the returned function encodes them in the background."""
+        encoders = [context.snapshot(segment_bytes) for context in self.contexts]
+        return lambda: [piece for encode in encoders for piece in encode()]
+
+    def prepare(self, checkpoint: CheckpointId, completed: CheckpointId) -> Callable[[], list[Committable]]:
+        if self.sink is None:
+            return list
+        return self.sink.prepare(checkpoint, completed)
+
+    def restore(self, operator: str, name: str, kind: StateKind, batches: list[pa.RecordBatch]) -> None:
+        for context in self.contexts:
+            if context.operator == operator:
+                context.restore(name, kind, batches)
+
+    def close(self) -> None:
+        """Close everything, even if closing one of them fails."""
+        errors: list[Exception] = []
+        for closing in (self.source, *self._operators):
+            if closing is not None:
+                try:
+                    closing.close()
+                except Exception as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]

@@ -1,0 +1,128 @@
+"""What an operator works with: its place in the pipeline, and its state.
+
+All state of an operator is registered here, so that a snapshot is complete by construction: nobody has to
+remember to add something to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.errors import PipelineError, RestoreError
+from penstock.ids import OperatorName
+from penstock.protocol.manifest import StateKind
+from penstock.runtime.ports import Clock
+from penstock.runtime.state.keyed import KeyedState
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of state, ready to be written."""
+
+    operator: OperatorName
+    name: str
+    kind: StateKind
+    batches: list[pa.RecordBatch]
+    key_group_first: int = 0
+    key_group_end: int = 0
+
+
+class BatchStateHolder:
+    """State that is a list of batches; replaced as a whole, so that a snapshot can keep the old list."""
+
+    __slots__ = ("_batches",)
+
+    def __init__(self) -> None:
+        self._batches: list[pa.RecordBatch] = []
+
+    def get(self) -> list[pa.RecordBatch]:
+        return list(self._batches)
+
+    def put(self, batches: list[pa.RecordBatch]) -> None:
+        self._batches = list(batches)
+
+    @property
+    def reference(self) -> list[pa.RecordBatch]:
+        """The list itself, which nobody changes any more once it is replaced."""
+        return self._batches
+
+
+class Context:
+    """The context of one operator in one subtask."""
+
+    def __init__(
+        self,
+        operator: OperatorName,
+        subtask: int,
+        parallelism: int,
+        max_parallelism: int,
+        key_groups: range,
+        key: tuple[str, ...],
+        clock: Clock,
+    ) -> None:
+        self.operator = operator
+        self.subtask = subtask
+        self.parallelism = parallelism
+        self.max_parallelism = max_parallelism
+        self.key_groups = key_groups
+        self.key = key
+        self._clock = clock
+        self._keyed: KeyedState | None = None
+        self._batches: dict[str, tuple[StateKind, BatchStateHolder]] = {}
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    @property
+    def keyed(self) -> KeyedState:
+        if not self.key:
+            raise PipelineError(
+                f"operator '{self.operator}' asks for keyed state, but its input is not keyed: add key_by"
+            )
+        if self._keyed is None:
+            self._keyed = KeyedState(self.key_groups, self.max_parallelism)
+        return self._keyed
+
+    def list_state(self, name: str) -> BatchStateHolder:
+        return self._holder(name, StateKind.LIST)
+
+    def broadcast_state(self, name: str) -> BatchStateHolder:
+        return self._holder(name, StateKind.BROADCAST)
+
+    def _holder(self, name: str, kind: StateKind) -> BatchStateHolder:
+        known, holder = self._batches.setdefault(name, (kind, BatchStateHolder()))
+        if known is not kind:
+            raise PipelineError(f"operator '{self.operator}' uses '{name}' as {known.value} and as {kind.value} state")
+        return holder
+
+    def snapshot(self, segment_bytes: int) -> Callable[[], list[Piece]]:
+        """Take references now; the returned function makes pieces of them later, in the background."""
+        references = [(name, kind, holder.reference) for name, (kind, holder) in self._batches.items()]
+        keyed = self._keyed.snapshot() if self._keyed is not None else None
+
+        def encode() -> list[Piece]:
+            pieces = [Piece(self.operator, name, kind, batches) for name, kind, batches in references if batches]
+            if keyed is not None:
+                pieces += [
+                    Piece(self.operator, piece.name, StateKind.KEYED, [piece.batch], piece.first, piece.end)
+                    for piece in keyed.encode(segment_bytes)
+                ]
+            return pieces
+
+        return encode
+
+    def restore(self, name: str, kind: StateKind, batches: list[pa.RecordBatch]) -> None:
+        """Fill a state that the operator has registered; one that it has not is an error (I8)."""
+        if kind is StateKind.KEYED:
+            self.keyed.restore(name, batches)
+            return
+        known = self._batches.get(name)
+        if known is None or known[0] is not kind:
+            raise RestoreError(
+                f"the checkpoint has {kind.value} state '{name}' of operator '{self.operator}', which does not "
+                f"have such a state any more: give it one of that name and kind, or rename the operator"
+            )
+        known[1].put([*known[1].reference, *batches])

@@ -1,0 +1,298 @@
+"""The coordinator of one generation: executes what `protocol.coordinator` decides, on the ports of the driver.
+
+Single-threaded like a worker: frames, timers and results of background work come in through its mailbox. Every
+order that touches the store or a sink runs in the background and is answered with the event that the protocol
+expects for it; a failure is reported as one, never swallowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias, assert_never
+
+from penstock.connectors.sink import Committer
+from penstock.errors import PenstockError
+from penstock.ids import CheckpointId, OperatorName, WorkerId
+from penstock.plan.physical import PhysicalPlan
+from penstock.protocol import coordinator as machine
+from penstock.protocol.claims import Outcome, Reservation, Void
+from penstock.protocol.commit import CommitPermit
+from penstock.protocol.coordinator_events import (
+    Acknowledged,
+    Action,
+    AllReady,
+    AnnounceCompleted,
+    AnswerRequest,
+    CancelRequested,
+    CheckpointRequested,
+    CheckpointVoided,
+    Commit,
+    CommitFailed,
+    Committed,
+    Declined,
+    Event,
+    FailJob,
+    Finish,
+    IdReserved,
+    InputEnded,
+    ManifestFailed,
+    ManifestWritten,
+    OutcomeFound,
+    Refused,
+    RequestResult,
+    ReservationFailed,
+    ReservationLost,
+    ReserveId,
+    Retire,
+    SendBarrier,
+    StopFenced,
+    Ticked,
+    VoidCheckpoint,
+    VoidFailed,
+    WakeAt,
+    WriteManifest,
+)
+from penstock.protocol.coordinator_state import Policy, Request, RequestId, RequestKind, State
+from penstock.protocol.history import AttemptRecord
+from penstock.protocol.manifest import Manifest
+from penstock.protocol.manifest_codec import (
+    decode_manifest_or_void,
+    decode_reservation,
+    encode_manifest,
+    encode_reservation,
+    encode_void,
+)
+from penstock.runtime.frames import (
+    AcknowledgeFrame,
+    CompletedFrame,
+    DeclineFrame,
+    EndedFrame,
+    Frame,
+    ReadyFrame,
+    TriggerFrame,
+)
+from penstock.runtime.ports import Background, Clock, Transport
+from penstock.runtime.retire import retire
+from penstock.runtime.services import Journal
+from penstock.runtime.takeover import Claimed
+from penstock.runtime.timers import Timers
+from penstock.storage import paths
+from penstock.storage.port import Store
+
+Ending: TypeAlias = FailJob | StopFenced | Finish
+
+
+class Coordinator:
+    """The coordinator of one generation. `ended` is told, once, how it came to its end."""
+
+    def __init__(
+        self,
+        plan: PhysicalPlan,
+        claimed: Claimed,
+        policy: Policy,
+        committers: Mapping[OperatorName, Committer],
+        clock: Clock,
+        transport: Transport,
+        background: Background,
+        store: Store,
+        timers: Timers,
+        ended: Callable[[Ending], None],
+        journal: Journal | None = None,
+    ) -> None:
+        self._plan = plan
+        self.generation = claimed.generation
+        self._committers = committers
+        self._clock = clock
+        self._transport = transport
+        self._background = background
+        self._store = store
+        self._timers = timers
+        self._ended = ended
+        self._journal = journal
+        self._ready: set[WorkerId] = set()
+        self._answers: dict[RequestId, Callable[[RequestResult], None]] = {}
+        self._request_count = 0
+        self.refusals = 0
+        """Acknowledgements and the like that counted for nothing (I12)."""
+        self._is_over = False
+        self._state, actions = machine.start(
+            policy,
+            claimed.generation,
+            plan.shape(),
+            frozenset(plan.subtasks),
+            claimed.first,
+            restored=claimed.manifest.checkpoint if claimed.manifest else CheckpointId(0),
+            recommit=claimed.recommit,
+            now_ms=clock.now_ms(),
+        )
+        self._execute(actions)
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def history(self) -> tuple[AttemptRecord, ...]:
+        return self._state.history
+
+    # --- what is asked and heard ---
+
+    def request(self, kind: RequestKind, answer: Callable[[RequestResult], None], path: str | None = None) -> None:
+        """Ask for a checkpoint now; `answer` is called in the mailbox when it is known what became of it."""
+        self._request_count += 1
+        request = Request(RequestId(self._request_count), kind, path)
+        self._answers[request.id] = answer
+        self._feed(CheckpointRequested(request, self._clock.now_ms()))
+
+    def cancel(self, checkpoint: CheckpointId | None = None) -> None:
+        """Give up the checkpoint in progress."""
+        self._feed(CancelRequested(checkpoint, self._clock.now_ms()))
+
+    def deliver(self, frame: Frame) -> None:
+        """Take one frame. What belongs to another generation changes nothing (I6)."""
+        if frame.generation != self.generation:
+            self.refusals += 1
+            return
+        now = self._clock.now_ms()
+        match frame:
+            case AcknowledgeFrame(generation, checkpoint, report):
+                self._feed(Acknowledged(checkpoint, generation, report, now))
+            case DeclineFrame(generation, checkpoint, subtask, reason, detail):
+                self._feed(Declined(checkpoint, generation, subtask, reason, detail, now))
+            case EndedFrame(_, subtask):
+                self._feed(InputEnded(subtask, now))
+            case ReadyFrame(_, worker):
+                self._on_ready(worker)
+            case _:
+                # Signs of life and failures are the supervisor's business.
+                pass
+
+    def _on_ready(self, worker: WorkerId) -> None:
+        self._ready.add(worker)
+        if len(self._ready) == self._plan.workers:
+            self._feed(AllReady(self._clock.now_ms()))
+
+    def stop(self) -> None:
+        """Decide nothing more; what the background still brings is ignored."""
+        self._is_over = True
+
+    # --- the machine ---
+
+    def _feed(self, event: Event) -> None:
+        if self._is_over:
+            return
+        self._state, actions = machine.step(self._state, event)
+        if self._journal is not None:
+            self._journal("coordinator", event, actions)
+        self._execute(actions)
+
+    def _execute(self, actions: tuple[Action, ...]) -> None:
+        for action in actions:
+            self._execute_one(action)
+
+    def _execute_one(self, action: Action) -> None:
+        match action:
+            case SendBarrier(barrier):
+                self._tell_all(TriggerFrame(self.generation, barrier))
+            case AnnounceCompleted(checkpoint):
+                self._tell_all(CompletedFrame(self.generation, checkpoint))
+            case ReserveId(checkpoint):
+                self._background.submit(lambda: self._reserve(checkpoint), self._answered)
+            case WriteManifest(manifest):
+                self._background.submit(lambda: self._write_manifest(manifest), self._answered)
+            case VoidCheckpoint(void):
+                self._background.submit(lambda: self._void(void), self._answered)
+            case Commit(permit):
+                self._background.submit(lambda: self._commit(permit), self._answered)
+            case Retire(horizon):
+                store = self._store
+                self._background.submit(lambda: retire(store, horizon), _ignore)
+            case AnswerRequest(request, result):
+                self._answers.pop(request)(result)
+            case Refused():
+                self.refusals += 1
+            case WakeAt(at_ms):
+                delay_ms = max(0, at_ms - self._clock.now_ms())
+                self._timers.after(delay_ms, lambda: self._feed(Ticked(self._clock.now_ms())))
+            case FailJob() | StopFenced() | Finish():
+                self._ended(action)
+            case _:
+                assert_never(action)
+
+    def _tell_all(self, frame: Frame) -> None:
+        for worker in range(self._plan.workers):
+            self._transport.send(WorkerId(worker), frame)
+
+    def _answered(self, outcome: Callable[[int], Event] | Exception) -> None:
+        if isinstance(outcome, Exception):
+            # The work below turns every failure of store or sink into an event; anything else is our own bug.
+            raise outcome
+        self._feed(outcome(self._clock.now_ms()))
+
+    # --- in the background: facts, to which the mailbox adds the time ---
+
+    def _reserve(self, checkpoint: CheckpointId) -> Callable[[int], Event]:
+        path, reservation = paths.reserved(checkpoint), Reservation(checkpoint, self.generation)
+        try:
+            if self._store.create(path, encode_reservation(reservation)):
+                return lambda now: IdReserved(checkpoint, now)
+            is_own = decode_reservation(self._store.read(path)) == reservation
+        except PenstockError as error:
+            text = str(error)
+            return lambda now: ReservationFailed(checkpoint, text, now)
+        return lambda now: IdReserved(checkpoint, now) if is_own else ReservationLost(checkpoint, now)
+
+    def _write_manifest(self, manifest: Manifest) -> Callable[[int], Event]:
+        checkpoint = manifest.checkpoint
+        try:
+            if self._store.create(paths.manifest(checkpoint), encode_manifest(manifest)):
+                return lambda now: ManifestWritten(checkpoint, now)
+            found = self._outcome(checkpoint)
+        except PenstockError as error:
+            text = str(error)
+            return lambda now: ManifestFailed(checkpoint, text, now)
+        return lambda now: OutcomeFound(found, now)
+
+    def _void(self, void: Void) -> Callable[[int], Event]:
+        checkpoint = void.checkpoint
+        try:
+            if self._store.create(paths.manifest(checkpoint), encode_void(void)):
+                return lambda now: CheckpointVoided(checkpoint, now)
+            found = self._outcome(checkpoint)
+        except PenstockError as error:
+            text = str(error)
+            return lambda now: VoidFailed(checkpoint, text, now)
+        return lambda now: OutcomeFound(found, now)
+
+    def _outcome(self, checkpoint: CheckpointId) -> Outcome:
+        outcome = decode_manifest_or_void(self._store.read(paths.manifest(checkpoint)))
+        return Outcome(checkpoint, outcome.generation, isinstance(outcome, Void))
+
+    def _commit(self, permit: CommitPermit) -> Callable[[int], Event]:
+        checkpoint = permit.checkpoint
+        try:
+            publish(permit, self._committers)
+            self._store.create(paths.committed(checkpoint), b"{}")
+        except Exception as error:
+            # Committers are user code: whatever they raise means that this commit must be tried again.
+            text = f"{type(error).__name__}: {error}"
+            return lambda now: CommitFailed(checkpoint, text, now)
+        return lambda now: Committed(checkpoint, now)
+
+
+def publish(permit: CommitPermit, committers: Mapping[OperatorName, Committer]) -> None:
+    """Let every sink publish its part of a checkpoint (I4)."""
+    by_sink: dict[OperatorName, list[bytes]] = {}
+    for committable in permit.committables:
+        by_sink.setdefault(committable.operator, []).append(committable.payload)
+    for operator, payloads in by_sink.items():
+        if operator not in committers:
+            raise PenstockError(
+                f"checkpoint {permit.checkpoint} has output of sink '{operator}' to publish, and this pipeline has "
+                f"no such sink: put it back, or give the sink its old name"
+            )
+        committers[operator].commit(permit.checkpoint, payloads)
+
+
+def _ignore(outcome: object) -> None:
+    """Retention that failed is tried again after the next checkpoint; nothing depends on it."""

@@ -1,0 +1,163 @@
+"""What workers and the coordinator say to each other.
+
+Every frame carries the generation; whoever gets one of another generation drops it (I6). Frames on a
+channel keep their order. Data frames need credit; all others need none, so that a barrier, a grant or
+a trigger reaches its receiver however backed up the records are (I11).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from penstock.ids import ChannelId, CheckpointId, Generation, SubtaskId, WorkerId
+from penstock.protocol.barrier import Barrier
+from penstock.protocol.declines import DeclineReason
+from penstock.protocol.manifest import SubtaskReport
+
+# --- from worker to worker, on a channel ---
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFrame:
+    """Records. `cost` is what the sender paid for it in credit, and what the receiver gives back."""
+
+    generation: Generation
+    channel: ChannelId
+    batch: pa.RecordBatch
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkFrame:
+    generation: Generation
+    channel: ChannelId
+    watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierFrame:
+    """A barrier in its place among the records, or ahead of them if it is unaligned."""
+
+    generation: Generation
+    channel: ChannelId
+    barrier: Barrier
+
+
+@dataclass(frozen=True, slots=True)
+class EndFrame:
+    """End of input: nothing follows on this channel."""
+
+    generation: Generation
+    channel: ChannelId
+
+
+@dataclass(frozen=True, slots=True)
+class CreditFrame:
+    """From receiver to sender: so many bytes more may be on the wire."""
+
+    generation: Generation
+    channel: ChannelId
+    grant: int
+
+
+# --- from coordinator to worker ---
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerFrame:
+    """A checkpoint begins, or ends early if the barrier says cancel."""
+
+    generation: Generation
+    barrier: Barrier
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedFrame:
+    """The checkpoint is durable: its blobs may be referred to by later ones, its input is not needed again."""
+
+    generation: Generation
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class StopFrame:
+    """The attempt is over; leave."""
+
+    generation: Generation
+
+
+# --- from worker to coordinator ---
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyFrame:
+    """All state of this worker's subtasks is back."""
+
+    generation: Generation
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeFrame:
+    generation: Generation
+    checkpoint: CheckpointId
+    report: SubtaskReport
+
+
+@dataclass(frozen=True, slots=True)
+class DeclineFrame:
+    generation: Generation
+    checkpoint: CheckpointId
+    subtask: SubtaskId
+    reason: DeclineReason
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedFrame:
+    """The subtask has processed the end of all its input."""
+
+    generation: Generation
+    subtask: SubtaskId
+
+
+@dataclass(frozen=True, slots=True)
+class FailedFrame:
+    """The worker cannot go on: the attempt has failed."""
+
+    generation: Generation
+    worker: WorkerId
+    error: str
+    subtask: SubtaskId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatFrame:
+    """Sign of life, with the figures that the progress display shows."""
+
+    generation: Generation
+    worker: WorkerId
+    rows_in: int = 0
+    rows_out: int = 0
+    backpressured_percent: int = 0
+
+
+Frame: TypeAlias = (
+    BatchFrame
+    | WatermarkFrame
+    | BarrierFrame
+    | EndFrame
+    | CreditFrame
+    | TriggerFrame
+    | CompletedFrame
+    | StopFrame
+    | ReadyFrame
+    | AcknowledgeFrame
+    | DeclineFrame
+    | EndedFrame
+    | FailedFrame
+    | HeartbeatFrame
+)

@@ -1,0 +1,99 @@
+"""The receiving end of a channel: a queue, and what of it belongs to a checkpoint.
+
+The queue is bounded by the credit that was granted, plus what was recovered. Everything here is a list of
+references to immutable batches: capturing copies nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from penstock.api.operator import MIN_WATERMARK
+from penstock.ids import CheckpointId
+from penstock.plan.physical import Channel
+from penstock.protocol.credit import ReceiverCredit
+from penstock.runtime.items import BarrierItem, BatchItem, Captured, EndItem, Item, WatermarkItem
+
+
+class InputChannel:
+    """One input channel of a subtask."""
+
+    __slots__ = ("blocked", "capturing", "channel", "credit", "listed", "queue", "queued_batches", "watermark")
+
+    def __init__(self, channel: Channel, window_bytes: int) -> None:
+        self.channel = channel
+        self.credit = ReceiverCredit(window_bytes)
+        self.queue: deque[Item] = deque()
+        self.queued_batches = 0
+        self.watermark = MIN_WATERMARK
+        self.blocked = False
+        self.listed = False
+        """Whether the subtask has it on its list of channels to read."""
+        self.capturing: list[Captured] | None = None
+        """Where everything that arrives is noted too, while this channel is late."""
+
+    @property
+    def is_readable(self) -> bool:
+        return bool(self.queue) and not self.blocked
+
+    def receive(self, item: Item) -> None:
+        """Queue what has arrived; on a late channel it is channel state as well."""
+        self.queue.append(item)
+        if isinstance(item, BatchItem):
+            self.queued_batches += 1
+        if self.capturing is not None and isinstance(item, BatchItem | WatermarkItem):
+            self.capturing.append(item)
+
+    def recover(self, items: list[Captured]) -> None:
+        """Put recovered records in front of everything that has arrived (I2)."""
+        self.queue.extendleft(reversed(items))
+        self.queued_batches += sum(isinstance(item, BatchItem) for item in items)
+
+    def pop(self) -> Item:
+        item = self.queue.popleft()
+        if isinstance(item, BatchItem):
+            self.queued_batches -= 1
+        return item
+
+    def take_slice(self, rows_max: int) -> BatchItem:
+        """The first records of the queue, at most `rows_max`; the rest stays in front.
+
+        The price in credit stays with the rest, so that it is given back once, with the last slice.
+        """
+        item = self.queue[0]
+        assert isinstance(item, BatchItem)
+        if item.batch.num_rows <= rows_max:
+            self.pop()
+            return item
+        head, rest = item.batch.slice(0, rows_max), item.batch.slice(rows_max)
+        size = item.size * rows_max // item.batch.num_rows
+        self.queue[0] = BatchItem(rest, item.cost, item.size - size)
+        return BatchItem(head, 0, size)
+
+    def consumed(self, cost: int) -> int:
+        """The grant to send after a batch was consumed, 0 for none.
+
+        What else may wait in the queue needs no credit, so only batches count for whether it is empty.
+        """
+        return self.credit.consumed(cost, self.queued_batches == 0) if cost else 0
+
+    def in_front_of_barrier(self, checkpoint: CheckpointId) -> list[Captured]:
+        """What waits in front of the barrier of `checkpoint`, which is removed; or all, if it is not here."""
+        captured: list[Captured] = []
+        for position, item in enumerate(self.queue):
+            if isinstance(item, BarrierItem):
+                if item.barrier.checkpoint == checkpoint:
+                    del self.queue[position]
+                    break
+            elif isinstance(item, EndItem):
+                break
+            else:
+                captured.append(item)
+        return captured
+
+    def remove_barrier(self, checkpoint: CheckpointId) -> None:
+        """Take the barrier of `checkpoint` out of the queue, if it waits there."""
+        for position, item in enumerate(self.queue):
+            if isinstance(item, BarrierItem) and item.barrier.checkpoint == checkpoint:
+                del self.queue[position]
+                return

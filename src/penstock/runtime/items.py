@@ -1,0 +1,50 @@
+"""What waits in the queues of a channel: records, watermarks, barriers, and the end."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from penstock.protocol.barrier import Barrier
+
+
+class BatchItem:
+    """Records. `cost` is their price in credit, 0 for recovered ones, which no sender waits for."""
+
+    __slots__ = ("batch", "cost", "size")
+
+    def __init__(self, batch: pa.RecordBatch, cost: int, size: int) -> None:
+        self.batch = batch
+        self.cost = cost
+        self.size = size
+
+
+class WatermarkItem:
+    __slots__ = ("watermark",)
+
+    def __init__(self, watermark: int) -> None:
+        self.watermark = watermark
+
+
+class BarrierItem:
+    """A barrier in its place among the records; `since_ms` is when it was queued here."""
+
+    __slots__ = ("barrier", "since_ms")
+
+    def __init__(self, barrier: Barrier, since_ms: int) -> None:
+        self.barrier = barrier
+        self.since_ms = since_ms
+
+
+class EndItem:
+    __slots__ = ()
+
+
+Item: TypeAlias = BatchItem | WatermarkItem | BarrierItem | EndItem
+Captured: TypeAlias = BatchItem | WatermarkItem
+"""What can be channel state. An end is not: whoever sent it is at its end after a restore too, and sends it again."""
+
+
+def captured_bytes(items: list[Captured]) -> int:
+    return sum(item.size for item in items if isinstance(item, BatchItem))

@@ -1,0 +1,238 @@
+"""Partitioners: which receiver of an edge gets which records.
+
+A hash partitioner splits batches by row; all others hand over whole batches. Rules: the order of records that go
+to one receiver is kept (I2); every row of a batch goes to exactly one receiver, except in a broadcast (I1); a
+batch without rows goes nowhere. A partitioner belongs to one sending subtask and may count what it has sent.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, TypeAlias, assert_never
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import PipelineError
+from penstock.ids import KeyGroup
+from penstock.protocol.key_groups import owner_of
+from penstock.protocol.manifest import Partitioning
+from penstock.runtime.keys import key_groups
+
+Split: TypeAlias = list[tuple[int, pa.RecordBatch]]
+"""Receiver and its batch, in the order of the receivers."""
+
+_DETOURS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+_SCANNED_RECEIVERS = 4  # up to so many, one scan per receiver is faster than sorting
+
+
+def split_by_receiver(batch: pa.RecordBatch, receivers_of_rows: npt.NDArray[Any], n: int) -> Split:
+    """Cut `batch` into one batch per receiver that gets any rows, each in the order of the original.
+
+    `receivers_of_rows` holds an integer in 0 … n-1 per row. If one receiver gets all, it gets `batch` itself;
+    otherwise the rows are copied once and the batches are slices of that copy.
+    """
+    assert len(receivers_of_rows) == batch.num_rows
+    if batch.num_rows == 0:
+        return []
+    counts = np.bincount(receivers_of_rows, minlength=n)
+    assert len(counts) == n
+    receivers = np.flatnonzero(counts).tolist()
+    if len(receivers) == 1:
+        return [(receivers[0], batch)]
+    ordered = _take(batch, pa.array(_stable_order(receivers_of_rows, receivers, n)))
+    ends = np.cumsum(counts)
+    return [(receiver, ordered.slice(ends[receiver] - counts[receiver], counts[receiver])) for receiver in receivers]
+
+
+def _take(batch: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
+    """As `RecordBatch.take`, which Arrow has not for views: those take a detour over the types that have it."""
+    detours = {position: _DETOURS[kind] for position, kind in enumerate(batch.schema.types) if kind in _DETOURS}
+    if not detours:
+        return batch.take(rows)
+    columns = [
+        column.cast(detours[position]).take(rows).cast(column.type) if position in detours else column.take(rows)
+        for position, column in enumerate(batch.columns)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _stable_order(receivers_of_rows: npt.NDArray[Any], receivers: list[int], n: int) -> npt.NDArray[np.intp]:
+    if len(receivers) <= _SCANNED_RECEIVERS:
+        return np.concatenate([np.flatnonzero(receivers_of_rows == receiver) for receiver in receivers])
+    # numpy sorts integers of 16 bits and less by radix, in linear time.
+    narrow = receivers_of_rows.astype(_narrow_dtype(n), copy=False)
+    return np.argsort(narrow, kind="stable")
+
+
+def _narrow_dtype(n: int) -> type[np.unsignedinteger[Any]]:
+    return np.uint8 if n <= 1 << 8 else np.uint16 if n <= 1 << 16 else np.uint32
+
+
+class Partitioner(ABC):
+    """Chooses receivers for the batches of one sending subtask."""
+
+    @abstractmethod
+    def split(self, batch: pa.RecordBatch) -> Split:
+        """Who gets what of `batch`. Called once per batch: a partitioner that takes turns moves on."""
+
+
+class HashPartitioner(Partitioner):
+    """By key group: equal keys go to the one subtask that owns their group at this parallelism (I9)."""
+
+    def __init__(self, columns: Sequence[str], parallelism: int, max_parallelism: int) -> None:
+        _check_parallelism(parallelism, max_parallelism)
+        self.columns = tuple(columns)
+        self.parallelism = parallelism
+        self.max_parallelism = max_parallelism
+        owners = [owner_of(KeyGroup(group), parallelism, max_parallelism) for group in range(max_parallelism)]
+        self._owners = np.array(owners, dtype=_narrow_dtype(parallelism))
+
+    def receivers_of(self, batch: pa.RecordBatch) -> npt.NDArray[Any]:
+        """The receiver of each row."""
+        return self._owners.take(key_groups(batch, self.columns, self.max_parallelism))
+
+    def split(self, batch: pa.RecordBatch) -> Split:
+        if batch.num_rows == 0:
+            return []
+        if self.parallelism == 1:
+            return [(0, batch)]
+        return split_by_receiver(batch, self.receivers_of(batch), self.parallelism)
+
+
+class Rebalance(Partitioner):
+    """Whole batches to each receiver in turn. Senders should start at different ones."""
+
+    def __init__(self, receivers: int, start: int = 0) -> None:
+        _check_receivers(receivers)
+        self.receivers = receivers
+        self._next = start % receivers
+
+    def split(self, batch: pa.RecordBatch) -> Split:
+        if batch.num_rows == 0:
+            return []
+        receiver = self._next
+        self._next = (receiver + 1) % self.receivers
+        return [(receiver, batch)]
+
+
+class Shuffle(Partitioner):
+    """Whole batches to a random receiver. The generator is given, so that a run can be repeated."""
+
+    def __init__(self, receivers: int, generator: random.Random) -> None:
+        _check_receivers(receivers)
+        self.receivers = receivers
+        self._generator = generator
+
+    def split(self, batch: pa.RecordBatch) -> Split:
+        if batch.num_rows == 0:
+            return []
+        return [(self._generator.randrange(self.receivers), batch)]
+
+
+class Broadcast(Partitioner):
+    """The same batch, by reference, to every receiver."""
+
+    def __init__(self, receivers: int) -> None:
+        _check_receivers(receivers)
+        self.receivers = receivers
+
+    def split(self, batch: pa.RecordBatch) -> Split:
+        if batch.num_rows == 0:
+            return []
+        return [(receiver, batch) for receiver in range(self.receivers)]
+
+
+class Forward(Partitioner):
+    """Everything to the one receiver `index`."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def split(self, batch: pa.RecordBatch) -> Split:
+        return [(self.index, batch)] if batch.num_rows else []
+
+
+class Global(Forward):
+    """Everything to receiver 0."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+class Rescale(Partitioner):
+    """Pointwise: whole batches in turn to the few receivers that belong to this sender."""
+
+    def __init__(self, sender: int, senders: int, receivers: int) -> None:
+        self._group = rescale_receivers(sender, senders, receivers)
+        self._turn = Rebalance(len(self._group))
+
+    def split(self, batch: pa.RecordBatch) -> Split:
+        return [(self._group[turn], rows) for turn, rows in self._turn.split(batch)]
+
+
+def rescale_receivers(sender: int, senders: int, receivers: int) -> range:
+    """The receivers of `sender` on a rescale edge; never empty, and every receiver belongs to some sender."""
+    _check_receivers(receivers)
+    if receivers < senders:
+        receiver = sender * receivers // senders
+        return range(receiver, receiver + 1)
+    return range(sender * receivers // senders, (sender + 1) * receivers // senders)
+
+
+def rescale_senders(receiver: int, senders: int, receivers: int) -> range:
+    """The senders of `receiver` on a rescale edge: the inverse of `rescale_receivers`."""
+    _check_receivers(receivers)
+    if receivers < senders:
+        return range(-(-receiver * senders // receivers), -(-(receiver + 1) * senders // receivers))
+    sender = ((receiver + 1) * senders - 1) // receivers
+    return range(sender, sender + 1)
+
+
+def partitioner_for(
+    partitioning: Partitioning,
+    *,
+    sender: int,
+    senders: int,
+    receivers: int,
+    columns: Sequence[str] = (),
+    max_parallelism: int = 0,
+    seed: int = 0,
+) -> Partitioner:
+    """The partitioner of one sending subtask. `columns` and `max_parallelism` matter to HASH, `seed` to SHUFFLE."""
+    match partitioning:
+        case Partitioning.FORWARD:
+            if senders != receivers:
+                raise PipelineError(f"a forward edge joins equal parallelism, not {senders} to {receivers}")
+            return Forward(sender)
+        case Partitioning.RESCALE:
+            return Rescale(sender, senders, receivers)
+        case Partitioning.HASH:
+            return HashPartitioner(columns, receivers, max_parallelism)
+        case Partitioning.REBALANCE:
+            return Rebalance(receivers, start=sender)
+        case Partitioning.SHUFFLE:
+            return Shuffle(receivers, random.Random(f"{seed}/{sender}"))
+        case Partitioning.BROADCAST:
+            return Broadcast(receivers)
+        case Partitioning.GLOBAL:
+            return Global()
+        case _:
+            assert_never(partitioning)
+
+
+def _check_receivers(receivers: int) -> None:
+    if receivers < 1:
+        raise PipelineError(f"an edge needs at least one receiver, not {receivers}")
+
+
+def _check_parallelism(parallelism: int, max_parallelism: int) -> None:
+    _check_receivers(parallelism)
+    if parallelism > max_parallelism:
+        raise PipelineError(
+            f"parallelism {parallelism} is more than the {max_parallelism} key groups; "
+            "lower it, or start afresh with a larger max_parallelism"
+        )

@@ -1,0 +1,44 @@
+"""The ports on which worker and coordinator run: clock, transport, background work.
+
+On Spark they are real time, ZeroMQ and threads; in the simulator one seeded scheduler plays all of them.
+Everything here is called from the mailbox and calls back into the mailbox: there is no other thread in
+what is written on these ports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from penstock.ids import WorkerId
+
+if TYPE_CHECKING:
+    from penstock.runtime.frames import Frame
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """Monotonic time of this process; says nothing about any other process's."""
+
+    def now_ms(self) -> int: ...
+
+    def now_us(self) -> int:
+        """Finer, for measuring the rate of an operator."""
+        ...
+
+
+class Transport(Protocol):
+    """Sends frames to workers and the coordinator; order is kept from one sender to one receiver."""
+
+    def send(self, to: WorkerId, frame: Frame) -> None:
+        """Hand over and return at once. A frame to one that is dead is lost, silently."""
+        ...
+
+
+class Background(Protocol):
+    """Runs what may block, outside the mailbox."""
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        """Run `work` elsewhere, then `done` with its result or exception in the mailbox."""
+        ...

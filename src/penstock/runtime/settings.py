@@ -1,0 +1,44 @@
+"""Settings of a worker, with the defaults that a pipeline starts with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.errors import OptionError
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What bounds a worker: memory on its channels, time on its mailbox."""
+
+    window_bytes: int = 1 * MIB
+    """Credit of one channel: what may be on the wire and in the receiver's queue."""
+    output_bytes_max: int = 1 * MIB
+    """A subtask stops working while an output channel has so much waiting for credit."""
+    capture_bytes_max: int = 256 * MIB
+    """In-flight data that one worker captures for one checkpoint; beyond, the checkpoint is declined (I7)."""
+    slice_us: int = 4_000
+    """How long one call into the operators of a chain should take."""
+    slice_rows_max: int = 131_072
+    source_rows_max: int = 65_536
+    """How many records a source is asked for at once."""
+    source_retry_ms: int = 5
+    """How long a source without records is left alone."""
+    source_discovery_ms: int = 1_000
+    """How often a source is asked for splits that have appeared."""
+    late_barrier_timeout_ms: int = 60_000
+    heartbeat_ms: int = 1_000
+    """How often a worker gives a sign of life."""
+    segment_bytes: int = 4 * MIB
+    """Keyed state is written in pieces of about this size, cut between key groups."""
+    inline_bytes_max: int = 4_096
+    """State smaller than this travels inside the manifest instead of a file of its own."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            least = 0 if name == "inline_bytes_max" else 1
+            if not isinstance(value, int) or value < least:
+                raise OptionError(f"{name} is {value!r}: it must be a whole number of at least {least}")

@@ -1,0 +1,62 @@
+"""The tail of a sink's chain: stages output, and keeps its committables until a checkpoint has them for good."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from penstock.api.operator import Emit, Operator
+from penstock.connectors.sink import Prepared, Sink, SinkWriter
+from penstock.ids import CheckpointId, Generation, OperatorName
+from penstock.protocol.manifest import Committable
+
+
+class SinkStage(Operator):
+    """One subtask of a sink.
+
+    A checkpoint that does not complete leaves its committables behind: the next one must hand them over again,
+    or what they stand for would never be published. They are dropped when a checkpoint that holds them is known
+    to be durable.
+    """
+
+    def __init__(self, operator: OperatorName, sink: Sink, subtask: int, generation: Generation) -> None:
+        self.operator = operator
+        self.subtask = subtask
+        self._writer: SinkWriter = sink.writer(subtask, generation)
+        self._held: list[tuple[CheckpointId, _Once]] = []
+
+    def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        self._writer.write(batch)
+
+    def prepare(self, checkpoint: CheckpointId, completed: CheckpointId) -> Callable[[], list[Committable]]:
+        """Cut the output; the returned function gives, in the background, all that `checkpoint` must hold."""
+        self._held = [(made, once) for made, once in self._held if made > completed]
+        self._held.append((checkpoint, _Once(self._writer.prepare())))
+        held = [once for _, once in self._held]
+        return lambda: [Committable(self.operator, self.subtask, payload) for once in held for payload in once.result()]
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Once:
+    """Runs a preparation until it has succeeded once.
+
+    Locked, because the checkpoint that made it may have been given up while its background work still runs,
+    and the next checkpoint asks for the same result.
+    """
+
+    __slots__ = ("_lock", "_prepare", "_result")
+
+    def __init__(self, prepare: Prepared) -> None:
+        self._prepare = prepare
+        self._lock = threading.Lock()
+        self._result: list[bytes] | None = None
+
+    def result(self) -> list[bytes]:
+        with self._lock:
+            if self._result is None:
+                self._result = list(self._prepare())
+            return self._result

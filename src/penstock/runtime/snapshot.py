@@ -1,0 +1,148 @@
+"""One subtask's part in one checkpoint, from its cut to its acknowledgement.
+
+At the cut, references are taken, nothing else (the synchronous part). State is then written in the background
+at once. In-flight data follow when both sides of the subtask are complete: every late input barrier has come,
+and the barrier has left every output queue. When all is durable the subtask acknowledges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from penstock.ids import ChannelId, CheckpointId, Generation, OperatorName, SubtaskId
+from penstock.plan.physical import Channel
+from penstock.protocol.barrier import Barrier
+from penstock.protocol.manifest import (
+    ChannelSegment,
+    Committable,
+    Cut,
+    Figures,
+    Segment,
+    Side,
+    SplitState,
+    StateSegment,
+    SubtaskReport,
+)
+from penstock.runtime.channel_state import encode_batches, encode_items
+from penstock.runtime.context import Piece
+from penstock.runtime.items import BatchItem, Captured, captured_bytes
+from penstock.storage import paths
+from penstock.storage.blob import write_segments
+from penstock.storage.port import Store
+
+
+@dataclass(slots=True)
+class CapturedChannel:
+    """In-flight data of one channel, held by reference."""
+
+    channel: Channel
+    side: Side
+    items: list[Captured]
+
+
+@dataclass(slots=True)
+class PendingSnapshot:
+    """What a subtask has gathered for a checkpoint so far."""
+
+    barrier: Barrier
+    cut: Cut
+    heard_after_ms: int
+    alignment_ms: int
+    taken_at_ms: int
+    synchronous_ms: int = 0
+    splits: tuple[SplitState, ...] = ()
+    watermarks: tuple[tuple[OperatorName, int], ...] = ()
+    inputs: dict[ChannelId, CapturedChannel] = field(default_factory=dict)
+    outputs: dict[ChannelId, CapturedChannel] = field(default_factory=dict)
+    counted_bytes: int = 0
+    """What was taken of the budget for in-flight data."""
+    inputs_complete: bool = False
+    outputs_complete: bool = False
+    states: tuple[StateSegment, ...] | None = None
+    committables: tuple[Committable, ...] = ()
+    channels: tuple[ChannelSegment, ...] | None = None
+
+    @property
+    def checkpoint(self) -> CheckpointId:
+        return self.barrier.checkpoint
+
+    @property
+    def inflight_bytes(self) -> int:
+        return sum(captured_bytes(held.items) for held in self.captured())
+
+    def captured(self) -> Iterable[CapturedChannel]:
+        yield from self.inputs.values()
+        yield from self.outputs.values()
+
+    def report(self, subtask: SubtaskId, now_ms: int) -> SubtaskReport:
+        assert self.states is not None and self.channels is not None
+        figures = Figures(
+            start_delay_ms=self.heard_after_ms,
+            alignment_ms=self.alignment_ms,
+            synchronous_ms=self.synchronous_ms,
+            asynchronous_ms=now_ms - self.taken_at_ms,
+            state_bytes=sum(state.segment.length for state in self.states),
+            inflight_bytes=sum(channel.segment.length for channel in self.channels),
+            inflight_rows=sum(channel.rows for channel in self.channels),
+        )
+        return SubtaskReport(
+            subtask,
+            self.cut,
+            self.states,
+            self.channels,
+            self.splits,
+            self.committables,
+            self.watermarks,
+            figures,
+        )
+
+
+def write_state(
+    store: Store,
+    checkpoint: CheckpointId,
+    generation: Generation,
+    subtask: SubtaskId,
+    encode: Callable[[], list[Piece]],
+    inline_bytes_max: int,
+) -> tuple[StateSegment, ...]:
+    """Encode and write the state of a subtask: one blob, or none if it is small. Runs in the background."""
+    pieces = encode()
+    path = paths.blob(checkpoint, generation, subtask, paths.BlobContent.STATE)
+    parts = [[memoryview(encode_batches(piece.batches))] for piece in pieces]
+    segments = write_segments(store, path, parts, inline_bytes_max)
+    return tuple(
+        StateSegment(
+            piece.operator,
+            piece.name,
+            piece.kind,
+            segment,
+            sum(batch.num_rows for batch in piece.batches),
+            piece.key_group_first,
+            piece.key_group_end,
+        )
+        for piece, segment in zip(pieces, segments, strict=True)
+    )
+
+
+def write_channels(
+    store: Store,
+    checkpoint: CheckpointId,
+    generation: Generation,
+    subtask: SubtaskId,
+    captured: list[CapturedChannel],
+    inline_bytes_max: int,
+) -> tuple[ChannelSegment, ...]:
+    """Encode and write the in-flight data of a subtask. Runs in the background."""
+    held = [channel for channel in captured if channel.items]
+    path = paths.blob(checkpoint, generation, subtask, paths.BlobContent.CHANNELS)
+    parts = [[memoryview(encode_items(channel.items))] for channel in held]
+    segments = write_segments(store, path, parts, inline_bytes_max)
+    return tuple(_channel_segment(channel, segment) for channel, segment in zip(held, segments, strict=True))
+
+
+def _channel_segment(held: CapturedChannel, segment: Segment) -> ChannelSegment:
+    batches = [item.batch for item in held.items if isinstance(item, BatchItem)]
+    ends = held.channel.sender.index, held.channel.receiver.index
+    rows = sum(batch.num_rows for batch in batches)
+    return ChannelSegment(held.channel.edge.id, *ends, held.side, segment, len(batches), rows)

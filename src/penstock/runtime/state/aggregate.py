@@ -1,0 +1,229 @@
+"""Running aggregates by key: what a pipeline sees of them. `aggregate_columns` has the columns themselves.
+
+Nothing here is done row by row. Types are settled by the first batch or by the restored state, whichever comes
+first; a batch of other types is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import DataError, PipelineError, RestoreError
+from penstock.runtime.keys import key_groups
+from penstock.runtime.state.accumulators import Accumulator, Aggregate, accumulators_of
+from penstock.runtime.state.aggregate_columns import Columns, ColumnsSnapshot
+from penstock.runtime.state.columns import plain_type
+from penstock.runtime.state.pieces import (
+    KEY,
+    KEY_GROUP,
+    VALUE,
+    KeyedPiece,
+    check_owned,
+    cut,
+    own_rows,
+    stable_order,
+    struct_of,
+)
+from penstock.runtime.state.slot_table import Slots
+
+
+class AggregateState:
+    """Aggregates of one subtask. `key` names the key columns, which begin with those the input is partitioned by."""
+
+    def __init__(
+        self,
+        name: str,
+        key: Sequence[str],
+        aggregates: Sequence[Aggregate],
+        owned: range,
+        max_parallelism: int,
+        partitioned_by: Sequence[str] | None = None,
+    ) -> None:
+        self.name = name
+        self.key = tuple(key)
+        self.aggregates = tuple(aggregates)
+        self.version = 0
+        self._owned = owned
+        self._max_parallelism = max_parallelism
+        self._partitioned_by = self.key if partitioned_by is None else tuple(partitioned_by)
+        self._check_definition()
+        self._bound: Columns | None = None
+        self._checked: pa.Schema | None = None
+
+    @property
+    def definition(self) -> tuple[object, ...]:
+        """Two states of one name must agree in this."""
+        return self.key, self.aggregates, self._partitioned_by
+
+    def __len__(self) -> int:
+        """The number of keys."""
+        return 0 if self._bound is None else self._bound.index.size
+
+    def update(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Fold `batch` in and return the current aggregates of each key in it, one row per key.
+
+        The rows are in the order of each key's last appearance in `batch`. Nulls in values are ignored, as in SQL;
+        a null in a key is a key. Raises `DataError` if a column is missing, has changed its type, or a sum of
+        integers overflows; after that the state is not to be used any more.
+        """
+        columns = self._bind(batch.schema)
+        keys, slots = columns.slots_of(batch)
+        rows = columns.fold(batch, slots, self.name)
+        self.version += bool(len(rows))
+        chosen = pa.array(rows)
+        return self._result(columns, slots[rows], [key.take(chosen) for key in keys])
+
+    def fold(self, batch: pa.RecordBatch) -> None:
+        """As `update`, but without a result."""
+        columns = self._bind(batch.schema)
+        _, slots = columns.slots_of(batch)
+        self.version += bool(len(columns.fold(batch, slots, self.name)))
+
+    def current(self) -> pa.RecordBatch | None:
+        """The aggregates of all keys, or None if there has been neither a batch nor a restored state."""
+        if self._bound is None:
+            return None
+        keys = self._bound.index.snapshot().arrays()
+        return self._result(self._bound, np.arange(len(self), dtype=np.int32), keys)
+
+    def pop(self, select: Callable[[pa.RecordBatch], Any]) -> pa.RecordBatch | None:
+        """Remove the keys that `select` chooses and return their aggregates; None as in `current`.
+
+        `select` gets all keys as a batch and returns a boolean per row, of numpy or Arrow; a null chooses nothing.
+        Takes time in proportion to the state.
+        """
+        if self._bound is None:
+            return None
+        columns = self._bound
+        snapshot = columns.index.snapshot()
+        keys = snapshot.arrays()
+        chosen = select(pa.RecordBatch.from_arrays(keys, names=list(self.key)))
+        if isinstance(chosen, pa.Array | pa.ChunkedArray):
+            chosen = chosen.fill_null(False).to_numpy(zero_copy_only=False)
+        gone = np.flatnonzero(chosen).astype(np.int32)
+        result = self._result(columns, gone, snapshot.arrays(gone))
+        if len(gone):
+            columns.keep(np.flatnonzero(~np.asarray(chosen, dtype=np.bool_)))
+            self.version += 1
+        return result
+
+    def snapshot(self) -> AggregateSnapshot:
+        """References only: the time does not depend on the number of keys."""
+        columns = None if self._bound is None else self._bound.snapshot()
+        return AggregateSnapshot(self, self.version, columns)
+
+    def restore(self, batches: Iterable[pa.RecordBatch]) -> int:
+        """Add the rows of `batches` that belong to this subtask, and return how many that were."""
+        restored = 0
+        for batch in batches:
+            mine = own_rows(self.name, batch, self._owned, self._max_parallelism, lambda _: self._partitioned_by)
+            columns = self._bind_restored(batch.schema)
+            if mine.num_rows:
+                columns.restore(mine, self.name)
+                restored += mine.num_rows
+        self.version += bool(restored)
+        return restored
+
+    def encode(self, columns: ColumnsSnapshot, target_bytes: int) -> list[KeyedPiece]:
+        """Pieces of a snapshot's columns. Runs in the background: touches nothing of the live state."""
+        keys = columns.keys.arrays()
+        key = pa.RecordBatch.from_arrays(keys, names=list(self.key))
+        groups = key_groups(key, self._partitioned_by, self._max_parallelism)
+        check_owned(self.name, groups, self._owned)
+        value = struct_of(columns.arrays(), [accumulator.label for accumulator in columns.accumulators])
+        arrays = [pa.array(groups), struct_of(keys, self.key), value]
+        table = pa.Table.from_arrays(arrays, names=[KEY_GROUP, KEY, VALUE])
+        return cut(self.name, table.take(pa.array(stable_order(groups, self._owned))), target_bytes)
+
+    def _check_definition(self) -> None:
+        if not self.key or self.key[: len(self._partitioned_by)] != self._partitioned_by:
+            raise PipelineError(
+                f"state '{self.name}': its key {self.key} must begin with the key of its input, {self._partitioned_by}"
+            )
+        outputs = [*self.key, *(aggregate.output for aggregate in self.aggregates)]
+        if len(set(outputs)) < len(outputs):
+            raise PipelineError(f"state '{self.name}': two of its columns have one name: {', '.join(outputs)}")
+        for aggregate in self.aggregates:
+            if aggregate.column is None and aggregate.function != "count":
+                raise PipelineError(f"state '{self.name}': {aggregate.function} needs a column")
+
+    def _bind(self, schema: pa.Schema) -> Columns:
+        """The columns, which are made at the first batch; every batch is checked against them."""
+        if self._bound is not None and self._checked is not None and self._checked.equals(schema):
+            return self._bound
+        kinds = [self._column_type(schema, name) for name in self.key]
+        accumulators: dict[str, Accumulator] = {}
+        for aggregate in self.aggregates:
+            kind = None if aggregate.column is None else self._column_type(schema, aggregate.column)
+            try:
+                needed = accumulators_of(aggregate, kind)
+            except DataError as error:
+                raise DataError(f"state '{self.name}': {error}") from error
+            accumulators.update((accumulator.label, accumulator) for accumulator in needed)
+        if self._bound is None:
+            self._bound = Columns(self.key, kinds, list(accumulators.values()))
+        elif not self._bound.fits(kinds, accumulators.values()):
+            raise DataError(
+                f"state '{self.name}' was built from columns of other types: {self._bound.describe()}; "
+                f"cast the columns of this batch to those: {schema}"
+            )
+        self._checked = schema
+        return self._bound
+
+    def _bind_restored(self, schema: pa.Schema) -> Columns:
+        """The columns as the checkpoint has them, for a state that has not yet seen a batch."""
+        if len(schema) != 3 or schema.names[2] != VALUE or not pa.types.is_struct(schema.types[2]):
+            raise RestoreError(f"state '{self.name}' cannot be restored: it has no columns of aggregates in {schema}")
+        key, value = schema.types[1], schema.types[2]
+        stored = {field.name: field.type for field in value}
+        accumulators: dict[str, Accumulator] = {}
+        for aggregate in self.aggregates:
+            column = aggregate.column
+            label = f"{'sum' if aggregate.function == 'mean' else aggregate.function}({column or '*'})"
+            try:
+                needed = accumulators_of(aggregate, stored.get(label, pa.null()))
+            except DataError:
+                needed = []
+            accumulators.update((accumulator.label, accumulator) for accumulator in needed)
+        ours = {label: accumulator.kind for label, accumulator in accumulators.items()}
+        if ours != stored or tuple(field.name for field in key) != self.key:
+            raise RestoreError(
+                f"state '{self.name}' cannot be restored: the checkpoint has {key} and {value}, "
+                f"and the pipeline wants {self.key} and {self.aggregates}"
+            )
+        kinds = [field.type for field in key]
+        if self._bound is None:
+            self._bound = Columns(self.key, kinds, list(accumulators.values()))
+        elif not self._bound.fits(kinds, accumulators.values()):
+            raise RestoreError(
+                f"state '{self.name}' cannot be restored: its parts are of different types, "
+                f"{self._bound.describe()} and {key}, {value}"
+            )
+        return self._bound
+
+    def _column_type(self, schema: pa.Schema, name: str) -> pa.DataType:
+        position = schema.get_field_index(name)
+        if position < 0:
+            raise DataError(f"state '{self.name}' needs the column '{name}', which is not in {schema.names}")
+        return plain_type(schema.field(position).type)
+
+    def _result(self, columns: Columns, slots: Slots, keys: list[pa.Array]) -> pa.RecordBatch:
+        outputs = [columns.output(aggregate, slots) for aggregate in self.aggregates]
+        names = [*self.key, *(aggregate.output for aggregate in self.aggregates)]
+        return pa.RecordBatch.from_arrays([*keys, *outputs], names=names)
+
+
+class AggregateSnapshot:
+    """The aggregates at one moment."""
+
+    def __init__(self, state: AggregateState, version: int, columns: ColumnsSnapshot | None) -> None:
+        self.version = version
+        self._state = state
+        self._columns = columns
+
+    def encode(self, target_bytes: int) -> list[KeyedPiece]:
+        return [] if self._columns is None else self._state.encode(self._columns, target_bytes)

@@ -1,0 +1,248 @@
+"""The columns of running aggregates, and a snapshot of them that copies nothing.
+
+The state is a key index and one column of numbers per accumulator, each in one piece, so that any set of slots
+is gathered or changed in one call. What makes a snapshot cheap is a log instead of copies: it holds references to
+the columns, and from then on whoever is about to overwrite a slot for the first time writes its old values into
+the snapshot's log before. The background thread copies the columns and puts the logged values back:
+
+    mailbox:     log the old value     -> overwrite it
+    background:  copy the column       -> read the log
+
+A value that was overwritten before the copy passed over it had been logged even before that; a value that was
+overwritten later and is in the log too was copied unchanged. Either way the result is the moment of the snapshot,
+without a lock. Once the copy is made nothing needs to be logged; a snapshot that is dropped is no longer fed.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import DataError, RestoreError
+from penstock.runtime.keys import null_mask
+from penstock.runtime.state.accumulators import Accumulator, Aggregate, Folded, Numbers, numbers_of
+from penstock.runtime.state.columns import Mask, array_of_words, plain, words_of
+from penstock.runtime.state.key_index import KeyIndex, KeySnapshot, with_capacity
+from penstock.runtime.state.slot_table import Slots
+
+_FIRST_CAPACITY = 1 << 10
+_NO_NUMBERS: Numbers = np.empty(0)
+
+
+class Columns:
+    """The live state once its types are known: keys, numbers, and which slots have a value in which column."""
+
+    def __init__(self, key: Sequence[str], kinds: Sequence[pa.DataType], accumulators: list[Accumulator]) -> None:
+        self.key = tuple(key)
+        self.index = KeyIndex(kinds)
+        self.accumulators = accumulators
+        self.inputs = sorted({a.column for a in accumulators if a.column is not None})
+        self.numbers = {a.label: np.zeros(_FIRST_CAPACITY, dtype=a.dtype) for a in accumulators}
+        self.is_set = {column: np.zeros(_FIRST_CAPACITY, dtype=np.bool_) for column in self.inputs}
+        self._ready = 0
+        self._last_row = np.empty(_FIRST_CAPACITY, dtype=np.int32)
+        self._open: list[weakref.ref[ColumnsSnapshot]] = []
+
+    def fits(self, kinds: Sequence[pa.DataType], accumulators: Iterable[Accumulator]) -> bool:
+        ours = [(a.label, a.kind) for a in self.accumulators]
+        return self.index.kinds == tuple(kinds) and ours == [(a.label, a.kind) for a in accumulators]
+
+    def describe(self) -> str:
+        key = ", ".join(f"{name}: {kind}" for name, kind in zip(self.key, self.index.kinds, strict=True))
+        return f"{key}, " + ", ".join(f"{a.label}: {a.kind}" for a in self.accumulators)
+
+    def slots_of(self, batch: pa.RecordBatch) -> tuple[list[pa.Array], Slots]:
+        """The key columns, plain, and the slot of each row; the columns have room for new slots."""
+        keys = [_plain_key(batch.column(name), kind) for name, kind in zip(self.key, self.index.kinds, strict=True)]
+        slots = self.index.slots_of(keys).astype(np.intp)  # numpy would otherwise do so for each use
+        self._make_room()
+        return keys, slots
+
+    def fold(self, batch: pa.RecordBatch, slots: Slots, name: str) -> npt.NDArray[np.intp]:
+        """Fold the batch in and return the last row of each key in it."""
+        if len(slots) == 0:
+            return np.empty(0, dtype=np.intp)
+        rows = self._last_rows(slots)
+        touched = slots[rows]
+        self._log(touched)
+        for column in [None, *self.inputs]:
+            folded = self._folded(batch, column, slots)
+            if folded is None:
+                continue
+            for accumulator in self.accumulators:
+                if accumulator.column == column:
+                    try:
+                        accumulator.fold(self.numbers[accumulator.label], folded)
+                    except OverflowError as error:
+                        raise DataError(
+                            f"state '{name}': {accumulator.label} has left the range of 64-bit integers; "
+                            "cast the column to float64 if that is precise enough"
+                        ) from error
+            if column is not None:
+                self.is_set[column][touched if folded.slots is slots else folded.slots] = True
+        return rows
+
+    def output(self, aggregate: Aggregate, slots: Slots) -> pa.Array:
+        """The column of the result that `aggregate` asks for."""
+        column = aggregate.column
+        if aggregate.function == "mean":
+            assert column is not None
+            counts = self.numbers[f"count({column})"].take(slots)
+            sums = self.numbers[f"sum({column})"].take(slots)
+            return pa.array(sums / np.maximum(counts, 1), mask=counts == 0)
+        label = f"{aggregate.function}({column or '*'})"
+        (accumulator,) = (a for a in self.accumulators if a.label == label)
+        nulls = None
+        if aggregate.function != "count" and column is not None:
+            nulls = ~self.is_set[column].take(slots)
+        return accumulator.array(self.numbers[label].take(slots), nulls)
+
+    def restore(self, batch: pa.RecordBatch, name: str) -> None:
+        """Add rows of a checkpoint, each with a key that is not here yet."""
+        before = self.index.size
+        slots = self.index.slots_of(batch.column(1).flatten())
+        if self.index.size != before + batch.num_rows:
+            raise RestoreError(f"state '{name}' cannot be restored: the checkpoint has a key twice")
+        self._make_room()
+        for accumulator, array in zip(self.accumulators, batch.column(2).flatten(), strict=True):
+            numbers = numbers_of(array)
+            if array.null_count:
+                numbers = np.where(null_mask(array), np.array(accumulator.initial, dtype=numbers.dtype), numbers)
+            self.numbers[accumulator.label][slots] = numbers
+            accumulator.restored()
+            if accumulator.column is not None:
+                has_value = numbers > 0 if accumulator.label.startswith("count(") else ~null_mask(array)
+                self.is_set[accumulator.column][slots] = has_value
+
+    def keep(self, slots: npt.NDArray[np.intp]) -> None:
+        """Forget all slots but these. Snapshots keep the old columns, which nobody changes any more."""
+        self._open = []
+        self.index.keep(slots)
+        self.numbers = {label: column[slots] for label, column in self.numbers.items()}
+        self.is_set = {name: column[slots] for name, column in self.is_set.items()}
+        self._last_row = np.empty(len(slots), dtype=np.int32)
+        self._ready = len(slots)
+
+    def snapshot(self) -> ColumnsSnapshot:
+        snapshot = ColumnsSnapshot(self.index.snapshot(), self.accumulators, self.numbers, self.is_set)
+        self._open = [reference for reference in self._open if _is_open(reference)]
+        self._open.append(weakref.ref(snapshot))
+        return snapshot
+
+    def _folded(self, batch: pa.RecordBatch, column: str | None, slots: Slots) -> Folded | None:
+        """The values to fold from `column`, or None if there are none."""
+        if column is None:
+            return Folded(slots, _NO_NUMBERS, _NO_NUMBERS)
+        array = plain(batch.column(column))
+        is_count_only = all(a.label.startswith("count(") for a in self.accumulators if a.column == column)
+        values = _NO_NUMBERS if is_count_only else numbers_of(array)
+        if array.null_count == 0:
+            return Folded(slots, values, self.is_set[column])
+        rows = np.flatnonzero(~null_mask(array))
+        if len(rows) == 0:
+            return None
+        return Folded(slots[rows], values if is_count_only else values[rows], self.is_set[column])
+
+    def _last_rows(self, slots: Slots) -> npt.NDArray[np.intp]:
+        """Of each slot the last row, in order: write the number of the row into the slot, and see whose stayed."""
+        numbers = np.arange(len(slots), dtype=np.int32)
+        self._last_row[slots] = numbers
+        return np.flatnonzero(self._last_row.take(slots) == numbers)
+
+    def _log(self, touched: Slots) -> None:
+        if not self._open:
+            return
+        for reference in self._open:
+            snapshot = reference()
+            if snapshot is not None:
+                snapshot.log(touched)
+        self._open = [reference for reference in self._open if _is_open(reference)]
+
+    def _make_room(self) -> None:
+        size = self.index.size
+        if size == self._ready:
+            return
+        if size > len(self._last_row):
+            self._last_row = with_capacity(self._last_row, size)
+            self.numbers = {label: with_capacity(column, size) for label, column in self.numbers.items()}
+            self.is_set = {name: with_capacity(column, size) for name, column in self.is_set.items()}
+            self._open = []  # the snapshots have the old columns to themselves
+        for accumulator in self.accumulators:
+            self.numbers[accumulator.label][self._ready : size] = accumulator.initial
+        for column in self.is_set.values():
+            column[self._ready : size] = False
+        self._ready = size
+
+
+def _plain_key(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A key as it is emitted and stored: without encoding, and with one zero and one NaN."""
+    array = plain(array)
+    if pa.types.is_floating(kind):
+        return array_of_words(words_of(array), kind, null_mask(array) if array.null_count else None)
+    return array if array.type == kind else array.cast(kind)
+
+
+class ColumnsSnapshot:
+    """The columns at one moment: references to the live ones, and a log of what has been overwritten since."""
+
+    def __init__(
+        self,
+        keys: KeySnapshot,
+        accumulators: Sequence[Accumulator],
+        numbers: dict[str, Numbers],
+        is_set: dict[str, Mask],
+    ) -> None:
+        self.keys = keys
+        self.accumulators = tuple(accumulators)
+        self.is_settled = False
+        self._live: list[Numbers] = [*numbers.values(), *is_set.values()]
+        self._labels = [*numbers, *(f"set {name}" for name in is_set)]
+        self._is_logged: Mask | None = None
+        self._logged: list[tuple[Slots, list[Numbers]]] = []
+        self._settling = threading.Lock()
+
+    def log(self, touched: Slots) -> None:
+        """Called in the mailbox before these slots are overwritten."""
+        # By local names: the background may settle, and drop all three, at any moment.
+        live, logged, is_logged = self._live, self._logged, self._is_logged
+        if self.is_settled:
+            return
+        if is_logged is None:
+            self._is_logged = is_logged = np.zeros(self.keys.size, dtype=np.bool_)
+        old = touched[touched < self.keys.size]
+        old = old[~is_logged.take(old)]
+        if len(old):
+            logged.append((old, [column.take(old) for column in live]))
+            is_logged[old] = True
+
+    def arrays(self) -> list[pa.Array]:
+        """The accumulators' columns as Arrow arrays, null where no value has come."""
+        columns = dict(zip(self._labels, self._settle(), strict=True))
+        arrays = []
+        for accumulator in self.accumulators:
+            has_nulls = accumulator.column is not None and not accumulator.label.startswith("count(")
+            nulls = ~columns[f"set {accumulator.column}"] if has_nulls else None
+            arrays.append(accumulator.array(columns[accumulator.label], nulls))
+        return arrays
+
+    def _settle(self) -> list[Numbers]:
+        """Copy, then read the log: in this order, see the head of this file. Runs in any thread, once."""
+        with self._settling:
+            if not self.is_settled:
+                copies = [column[: self.keys.size].copy() for column in self._live]
+                self.is_settled = True
+                for slots, values in self._logged:
+                    for column, old in zip(copies, values, strict=True):
+                        column[slots] = old
+                self._live, self._logged, self._is_logged = copies, [], None
+            return self._live
+
+
+def _is_open(reference: weakref.ref[ColumnsSnapshot]) -> bool:
+    snapshot = reference()
+    return snapshot is not None and not snapshot.is_settled

@@ -1,0 +1,84 @@
+"""Arrow columns to and from the 64-bit words in which the columnar state keeps them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.runtime.keys import word_values
+
+Mask = npt.NDArray[np.bool_]
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type without its encoding: of a dictionary or of run ends the values, of an extension the storage.
+
+    Views become the large types, because Arrow cannot yet take rows of them.
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    return pa.large_binary() if pa.types.is_binary_view(kind) else kind
+
+
+def plain(array: pa.Array) -> pa.Array:
+    """The values without their encoding. Children of a struct are left as they are."""
+    if isinstance(array, pa.ExtensionArray):
+        return plain(array.storage)
+    if pa.types.is_dictionary(array.type):
+        return plain(array.dictionary_decode())
+    if pa.types.is_run_end_encoded(array.type):
+        return plain(pc.run_end_decode(array))
+    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
+        return array.cast(plain_type(array.type))
+    return array
+
+
+def fits_word(kind: pa.DataType) -> bool:
+    """Whether a value of this type is one word."""
+    return pa.types.is_null(kind) or word_values(pa.array([], kind)) is not None
+
+
+def words_of(array: pa.Array) -> npt.NDArray[np.int64]:
+    """The words of an array of a type that fits; arbitrary at nulls, and perhaps the array's own buffer."""
+    if pa.types.is_null(array.type):
+        return np.zeros(len(array), dtype=np.int64)
+    words = word_values(array)
+    assert words is not None
+    return words
+
+
+def array_of_words(words: npt.NDArray[np.int64], kind: pa.DataType, nulls: Mask | None) -> pa.Array:
+    """The inverse of `words_of`, with nulls where the mask says so."""
+    if pa.types.is_null(kind):
+        return pa.nulls(len(words))
+    if pa.types.is_boolean(kind):
+        return pa.array(words.astype(np.bool_), mask=nulls)
+    if pa.types.is_floating(kind):
+        return array_of_values(words.view(np.float64), kind, nulls)
+    return array_of_values(words, kind, nulls)
+
+
+def array_of_values(values: npt.NDArray[Any], kind: pa.DataType, nulls: Mask | None) -> pa.Array:
+    """An array of a fixed-width `kind` around numbers of its storage, cast to its width."""
+    width = kind.bit_width // 8
+    letter = "f" if pa.types.is_floating(kind) else "u" if pa.types.is_unsigned_integer(kind) else "i"
+    stored = np.ascontiguousarray(values.astype(f"{letter}{width}", copy=False))
+    validity = None if nulls is None or not nulls.any() else pa.array(~nulls).buffers()[1]
+    return pa.Array.from_buffers(kind, len(stored), [validity, pa.py_buffer(stored)])
+
+
+def with_nulls(array: pa.Array, nulls: Mask | None) -> pa.Array:
+    """The array with nulls where the mask says so, for any type."""
+    if nulls is None or not nulls.any():
+        return array
+    return array.take(pa.array(np.arange(len(array)), mask=nulls))

@@ -1,0 +1,127 @@
+"""Tuples of a schema: the values that row functions put into state and get back.
+
+A value is checked, and brought into the form in which a checkpoint would give it back, when it is put in: what a
+function reads does not depend on whether there was a failure in between, and a wrong type is an error in the call
+that is wrong and not in a checkpoint later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import DataError
+from penstock.runtime.state.columns import plain_type
+
+Convert: TypeAlias = Callable[[Any], Any]
+Row: TypeAlias = tuple[Any, ...]
+
+_NAN = math.nan
+_SIMPLE: dict[str, type] = {"int64": int, "double": float, "string": str, "large_string": str, "binary": bytes}
+_SIMPLE |= {"bool": bool}
+
+
+class TupleType:
+    """Checks and converts tuples of one schema, whose types are made plain. `what` names the state in errors."""
+
+    def __init__(self, what: str, schema: pa.Schema) -> None:
+        self.what = what
+        self.schema = pa.schema([field.with_type(plain_type(field.type)) for field in schema])
+        self._converts = [_converter(field) for field in self.schema]
+        self._thaws = [pa.types.is_nested(field.type) for field in self.schema]
+        self._has_nested = any(self._thaws)
+
+    def freeze(self, value: Any) -> Row:
+        """The tuple as it is stored: immutable through and through. Raises `DataError`."""
+        if not isinstance(value, tuple | list) or len(value) != len(self._converts):
+            raise DataError(f"{self.what} takes a tuple of {len(self._converts)} for {self._fields()}, not {value!r}")
+        try:
+            return tuple([convert(item) for convert, item in zip(self._converts, value, strict=True)])
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise DataError(f"{self.what} takes {self._fields()}, not {value!r}: {error}") from error
+
+    def thaw(self, row: Row) -> Row:
+        """The tuple as a function gets it: lists and structs are fresh, so that changing them changes no state."""
+        if not self._has_nested:
+            return row
+        items = zip(self._thaws, row, strict=True)
+        return tuple(item.as_py() if nested and item is not None else item for nested, item in items)
+
+    def array(self, rows: Sequence[Row]) -> pa.StructArray:
+        """Stored tuples as one struct column."""
+        columns: Iterator[Sequence[Any]] = iter(zip(*rows, strict=True)) if rows else iter([()] * len(self.schema))
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
+        if not arrays:
+            return pa.array([{}] * len(rows), pa.struct([]))
+        return pa.StructArray.from_arrays(arrays, fields=list(self.schema))
+
+    def rows(self, column: pa.StructArray) -> list[Row]:
+        """The inverse of `array`."""
+        children = zip(column.flatten(), self._thaws, strict=True)
+        columns = [_scalars(child) if nested else _canonical(child) for child, nested in children]
+        return list(zip(*columns, strict=True)) if columns else [()] * len(column)
+
+    def _fields(self) -> str:
+        return ", ".join(f"{field.name}: {field.type}" for field in self.schema) or "no fields"
+
+
+def _scalars(array: pa.Array) -> list[Any]:
+    return [scalar if scalar.is_valid else None for scalar in array]
+
+
+def _canonical(array: pa.Array) -> list[Any]:
+    values: list[Any] = array.to_pylist()
+    if not pa.types.is_floating(array.type):
+        return values
+    return [_NAN if value is not None and value != value else value for value in values]  # noqa: PLR0124
+
+
+def _converter(field: pa.Field) -> Convert:
+    kind, nullable = field.type, field.nullable
+    simple: Any = _SIMPLE.get(str(kind))
+    is_integer = pa.types.is_integer(kind)
+    check = _check_of(kind)
+    is_nested = pa.types.is_nested(kind)
+    is_float = pa.types.is_floating(kind)
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            if not nullable:
+                raise ValueError(f"'{field.name}' may not be null")
+            return None
+        if type(value) is simple and (not is_integer or -(2**63) <= value < 2**63):
+            # One NaN for all: Python finds a NaN in a dictionary only if it is the same object.
+            return _NAN if is_float and value != value else value  # noqa: PLR0124
+        if check is not None and (not isinstance(value, check) or (isinstance(value, bool) and check is not _BOOL)):
+            raise TypeError(f"'{field.name}' is {kind}, not {type(value).__name__}")
+        scalar = pa.scalar(value, kind)
+        if is_nested:
+            return scalar
+        plain = scalar.as_py()
+        return _NAN if is_float and plain != plain else plain  # noqa: PLR0124
+
+    return convert
+
+
+_BOOL = (bool, np.bool_)
+_INTEGER = (int, np.integer)
+_REAL = (int, float, np.integer, np.floating)
+
+
+def _check_of(kind: pa.DataType) -> tuple[type, ...] | None:
+    """The Python types that Arrow may convert; it would itself cut 1.5 down to an integer."""
+    if pa.types.is_boolean(kind):
+        return _BOOL
+    if pa.types.is_integer(kind):
+        return _INTEGER
+    if pa.types.is_floating(kind):
+        return _REAL
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return (str,)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return (bytes, bytearray, memoryview)
+    return None

@@ -1,0 +1,274 @@
+"""A subtask: one parallel instance of a chain, with its channels. All of it runs on the mailbox thread.
+
+It works in slices: one call of `work` reads one source, or one slice of one channel, and runs it through the
+chain. It does not start while one of its outputs is full, which is how backpressure travels. Barriers are
+never records to it: they are handled the moment they arrive or come to the front, full outputs or not (I11).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from penstock.api.operator import MAX_WATERMARK, MIN_WATERMARK
+from penstock.ids import COORDINATOR, ChannelId, CheckpointId, SubtaskId
+from penstock.plan.physical import Channel, PhysicalPlan
+from penstock.protocol.barrier import Barrier
+from penstock.runtime.chain import OperatorChain
+from penstock.runtime.frames import CreditFrame, EndedFrame
+from penstock.runtime.input_channel import InputChannel
+from penstock.runtime.items import BarrierItem, BatchItem, EndItem, WatermarkItem
+from penstock.runtime.output_channel import OutputChannel
+from penstock.runtime.participation import Participation
+from penstock.runtime.restore import Restored
+from penstock.runtime.router import Router
+from penstock.runtime.services import Services
+from penstock.runtime.slices import SlicePolicy
+
+
+class Subtask:
+    """One subtask of a worker."""
+
+    def __init__(self, subtask: SubtaskId, plan: PhysicalPlan, services: Services) -> None:
+        self.subtask = subtask
+        self._plan = plan
+        self._services = services
+        settings = services.settings
+        self.inputs = {channel.id: InputChannel(channel, settings.window_bytes) for channel in plan.inputs[subtask]}
+        self._full: set[ChannelId] = set()
+        self.outputs: dict[ChannelId, OutputChannel] = {}
+        for channels in plan.outputs[subtask].values():
+            for channel in channels:
+                self.outputs[channel.id] = OutputChannel(
+                    channel,
+                    plan.worker_of(channel.receiver),
+                    services.generation,
+                    settings.window_bytes,
+                    settings.output_bytes_max,
+                    services.transport,
+                    services.clock,
+                    self._departed,
+                    self._full,
+                )
+        self._router = Router(subtask, plan, self.outputs)
+        self.chain = OperatorChain(subtask, plan, services.generation, services.clock, self._router.emit)
+        self._aligned_only = self.chain.chain.aligned_only
+        self.participation = Participation(
+            subtask,
+            self.chain,
+            self.inputs,
+            self.outputs,
+            frozenset(id for id, output in self.outputs.items() if plan.may_overtake(output.channel)),
+            services,
+            lambda: self._watermark,
+            self._unblocked,
+        )
+        self._slices = SlicePolicy(settings.slice_us, settings.slice_rows_max)
+        self._readable: deque[InputChannel] = deque()
+        self._watermark = MIN_WATERMARK
+        self._open_channels = len(self.inputs)
+        self._source_rests = False
+        self.is_restored = False
+        self.has_ended = False
+        self.rows_in = 0
+
+    # --- restoring ---
+
+    def restored(self, restored: Restored) -> None:
+        """Take over a share of a checkpoint. From here on the subtask works."""
+        for operator, name, kind, batches in restored.states:
+            self.chain.restore(operator, name, kind, batches)
+        if self.chain.source is not None:
+            self.chain.source.restore(restored.splits)
+            self.chain.source.discover(restored.split_names)
+            self._discover_later()
+        for channel, items in restored.channels.items():
+            self.inputs[channel].recover(items)
+            self._list(self.inputs[channel])
+        if restored.watermark is not None and restored.watermark > MIN_WATERMARK:
+            self._watermark = restored.watermark
+            for output in self.outputs.values():
+                output.send_watermark(restored.watermark)
+        self.is_restored = True
+        self.participation.on_restored()
+
+    def _discover_later(self) -> None:
+        """Ask the source again and again for splits that have appeared, if it says that some may."""
+        source = self.chain.source
+        assert source is not None
+        if not source.source.splits_may_appear:
+            return
+        services = self._services
+
+        def done(names: Sequence[str] | Exception) -> None:
+            if isinstance(names, Exception):
+                raise names
+            source.discover(names)
+            self._discover_later()
+
+        services.timers.after(
+            services.settings.source_discovery_ms, lambda: services.background.submit(source.source.splits, done)
+        )
+
+    # --- what arrives ---
+
+    def on_batch(self, channel: ChannelId, batch: pa.RecordBatch, cost: int) -> None:
+        item, arriving = BatchItem(batch, cost, int(batch.nbytes)), self.inputs[channel]
+        arriving.receive(item)
+        if arriving.capturing is not None:
+            self.participation.on_late_bytes(item.size)
+        self._list(arriving)
+
+    def on_watermark(self, channel: ChannelId, watermark: int) -> None:
+        self.inputs[channel].receive(WatermarkItem(watermark))
+        self._list(self.inputs[channel])
+
+    def on_end(self, channel: ChannelId) -> None:
+        self.inputs[channel].receive(EndItem())
+        self._list(self.inputs[channel])
+        self.participation.on_end_arrived(channel)
+
+    def on_barrier(self, channel: ChannelId, barrier: Barrier) -> None:
+        arriving = self.inputs[channel]
+        overtakes = barrier.is_unaligned and not self._aligned_only
+        if overtakes or barrier.is_cancel or not (arriving.queue or arriving.blocked):
+            self.participation.on_reached(channel, barrier)
+            return
+        arriving.receive(BarrierItem(barrier, self._services.clock.now_ms()))
+        self.participation.on_announced(channel, barrier)
+
+    def on_credit(self, channel: ChannelId, grant: int) -> None:
+        self.outputs[channel].grant(grant)
+
+    # --- work ---
+
+    @property
+    def is_backpressured(self) -> bool:
+        return bool(self._full)
+
+    @property
+    def can_work(self) -> bool:
+        if not self.is_restored or self.has_ended or self._full:
+            return False
+        if self.chain.source is not None:
+            return not self._source_rests and self.participation.draining is None
+        return bool(self._readable)
+
+    def work(self) -> bool:
+        """Do one slice of work; False if there is none to do right now."""
+        if not self.can_work:
+            return False
+        if self.chain.source is not None:
+            return self._read_source()
+        return self._read_channel()
+
+    def _read_source(self) -> bool:
+        source, clock = self.chain.source, self._services.clock
+        assert source is not None
+        started_us = clock.now_us()
+        batch = source.read(min(self._slices.rows_max, self._services.settings.source_rows_max))
+        if batch is None:
+            self._advance(source.watermark())
+            if source.has_ended:
+                self._end()
+            else:
+                self._rest()
+            return False
+        self._process(batch, 0, started_us)
+        self._advance(source.watermark())
+        return True
+
+    def _rest(self) -> None:
+        self._source_rests = True
+
+        def wake() -> None:
+            self._source_rests = False
+
+        self._services.timers.after(self._services.settings.source_retry_ms, wake)
+
+    def _read_channel(self) -> bool:
+        while self._readable:
+            reading = self._readable.popleft()
+            reading.listed = False
+            if reading.is_readable:
+                self._read(reading)
+                self._settle(reading)
+                self._list(reading)
+                return True
+        return False
+
+    def _read(self, reading: InputChannel) -> None:
+        item = reading.queue[0]
+        if isinstance(item, BatchItem):
+            taken = reading.take_slice(self._slices.rows_max)
+            self._process(taken.batch, reading.channel.edge.input, self._services.clock.now_us())
+            self._give_credit(reading, taken.cost)
+        elif isinstance(item, WatermarkItem):
+            reading.pop()
+            reading.watermark = item.watermark
+            self._advance(min(channel.watermark for channel in self.inputs.values()))
+        else:
+            assert isinstance(item, EndItem)
+            reading.pop()
+            reading.watermark = MAX_WATERMARK
+            self._open_channels -= 1
+            self._advance(min(channel.watermark for channel in self.inputs.values()))
+            self.participation.on_end_reached(reading.channel.id)
+            if self._open_channels == 0:
+                self._end()
+
+    def _process(self, batch: pa.RecordBatch, source: int, started_us: int) -> None:
+        self.rows_in += batch.num_rows
+        self.chain.process(batch, source)
+        self._slices.measured(batch.num_rows, self._services.clock.now_us() - started_us)
+
+    def _give_credit(self, reading: InputChannel, cost: int) -> None:
+        granted = reading.consumed(cost)
+        if granted:
+            channel = reading.channel
+            frame = CreditFrame(self._services.generation, channel.id, granted)
+            self._services.transport.send(self._plan.worker_of(channel.sender), frame)
+
+    def _advance(self, watermark: int) -> None:
+        """Event time has moved on, if it has: the operators first, then everybody downstream."""
+        if watermark <= self._watermark:
+            return
+        self._watermark = watermark
+        self.chain.on_watermark(watermark)
+        if watermark < MAX_WATERMARK:
+            for output in self.outputs.values():
+                output.send_watermark(watermark)
+
+    def _end(self) -> None:
+        self.chain.on_end()
+        self.has_ended = True
+        for output in self.outputs.values():
+            output.send_end()
+        self._services.transport.send(COORDINATOR, EndedFrame(self._services.generation, self.subtask))
+
+    # --- the list of channels to read ---
+
+    def _list(self, channel: InputChannel) -> None:
+        if not channel.listed and channel.is_readable:
+            channel.listed = True
+            self._readable.append(channel)
+
+    def _settle(self, channel: InputChannel) -> None:
+        """Take barriers off the front at once: they wait for nobody."""
+        while channel.queue and not channel.blocked and isinstance(channel.queue[0], BarrierItem):
+            item = channel.pop()
+            assert isinstance(item, BarrierItem)
+            barrier = item.barrier.aged(self._services.clock.now_ms() - item.since_ms)
+            self.participation.on_reached(channel.channel.id, barrier)
+
+    def _departed(self, channel: Channel, checkpoint: CheckpointId) -> None:
+        self.participation.on_departed(channel, checkpoint)
+
+    def _unblocked(self, channel: InputChannel) -> None:
+        self._settle(channel)
+        self._list(channel)
+
+    def close(self) -> None:
+        self.chain.close()

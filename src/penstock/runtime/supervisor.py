@@ -1,0 +1,247 @@
+"""The supervisor: keeps a pipeline running, one attempt after the other, until it is finished or given up.
+
+An attempt is one generation: take the directory over, start a gang of workers from the newest valid checkpoint,
+coordinate, and when anything fails, stop all of it and begin the next one. Whatever failed, the way is the same.
+Failures are noticed by the gang (Spark says that a task died), by a worker's own word, and by silence.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, assert_never
+
+from penstock.connectors.sink import Committer
+from penstock.errors import FencedError, JobFailed, PenstockError, RestoreError
+from penstock.ids import Generation, OperatorName, WorkerId
+from penstock.plan.physical import PhysicalPlan
+from penstock.protocol.coordinator_events import FailJob, Finish, RequestDeclined, RequestResult, StopFenced
+from penstock.protocol.coordinator_state import Policy, RequestKind
+from penstock.protocol.declines import DeclineReason
+from penstock.protocol.manifest import Manifest
+from penstock.protocol.restart import GiveUp, RestartAfter, RestartPolicy, decide_restart, recent
+from penstock.runtime.coordinator import Coordinator, Ending
+from penstock.runtime.frames import FailedFrame, Frame, StopFrame
+from penstock.runtime.ports import Background, Clock, Transport
+from penstock.runtime.services import Journal
+from penstock.runtime.takeover import Claimed, RestoreOptions, take_over
+from penstock.runtime.timers import Timers
+from penstock.storage.port import Store
+
+
+class Gang(Protocol):
+    """Starts and ends the workers of an attempt: a Spark job, or the simulator."""
+
+    def launch(self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None) -> None:
+        """Start all workers. Returns at once; what goes wrong is reported to `Supervisor.on_gang_failed`."""
+        ...
+
+    def cancel(self, generation: Generation) -> None:
+        """End all workers of the attempt, dead or alive. Returns at once."""
+        ...
+
+
+class Phase(enum.Enum):
+    """Where a pipeline is in its life."""
+
+    CLAIMING = "claiming"
+    RUNNING = "running"
+    WAITING = "waiting to restart"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorSettings:
+    """How patient the driver is."""
+
+    policy: Policy = field(default_factory=Policy)
+    restart: RestartPolicy = field(default_factory=RestartPolicy)
+    restore: RestoreOptions = field(default_factory=RestoreOptions)
+    silence_ms_max: int = 10_000
+    """A worker that was not heard of for so long counts as dead."""
+    start_ms_max: int = 120_000
+    """So long a worker may take to be heard of for the first time."""
+
+
+class Supervisor:
+    """Runs one pipeline. Driven from outside like a worker: `deliver`, `timers`, and reports of the gang."""
+
+    def __init__(
+        self,
+        plan: PhysicalPlan,
+        settings: SupervisorSettings,
+        committers: Mapping[OperatorName, Committer],
+        gang: Gang,
+        clock: Clock,
+        transport: Transport,
+        background: Background,
+        store: Store,
+        journal: Journal | None = None,
+    ) -> None:
+        self._plan = plan
+        self._settings = settings
+        self._committers = committers
+        self._gang = gang
+        self._clock = clock
+        self._transport = transport
+        self._background = background
+        self._store = store
+        self._journal = journal
+        self.timers = Timers(clock)
+        self.phase = Phase.CLAIMING
+        self.error: Exception | None = None
+        self.coordinator: Coordinator | None = None
+        self.restarts = 0
+        self._failures_at_ms: tuple[int, ...] = ()
+        self._heard_at_ms: dict[WorkerId, int] = {}
+
+    @property
+    def has_ended(self) -> bool:
+        return self.phase in (Phase.FINISHED, Phase.FAILED)
+
+    # --- attempts ---
+
+    def start(self) -> None:
+        """Begin an attempt: own the directory first, then start the workers."""
+        if self.has_ended:
+            return
+        self.phase = Phase.CLAIMING
+        store, committers, generation_sinks = self._store, self._committers, bool(self._committers)
+        shape, options = self._plan.shape(), self._settings.restore
+
+        def work() -> Claimed:
+            claimed = take_over(store, shape, has_committing_sinks=generation_sinks, options=options)
+            if claimed.recommit is None:
+                for committer in committers.values():
+                    committer.sweep(claimed.generation)
+            return claimed
+
+        self._background.submit(work, self._on_claimed)
+
+    def _on_claimed(self, claimed: Claimed | Exception) -> None:
+        if self.has_ended:
+            return
+        if isinstance(claimed, RestoreError | FencedError):
+            # Trying again cannot help: what is on disk, or somebody else, must change first.
+            self._give_up(claimed)
+            return
+        if isinstance(claimed, Exception):
+            self._failed(claimed)
+            return
+        self.phase = Phase.RUNNING
+        self.coordinator = Coordinator(
+            self._plan,
+            claimed,
+            self._settings.policy,
+            self._committers,
+            self._clock,
+            self._transport,
+            self._background,
+            self._store,
+            self.timers,
+            self._on_ending,
+            self._journal,
+        )
+        now = self._clock.now_ms()
+        first_word_by = now + self._settings.start_ms_max - self._settings.silence_ms_max
+        self._heard_at_ms = {WorkerId(worker): first_word_by for worker in range(self._plan.workers)}
+        self._gang.launch(claimed.generation, self._plan, claimed.manifest)
+        self._watch(claimed.generation)
+
+    def _watch(self, generation: Generation) -> None:
+        """Look every now and then whether every worker was heard of."""
+
+        def look() -> None:
+            if self.phase is not Phase.RUNNING or self.coordinator is None or self.coordinator.generation != generation:
+                return
+            silent_since = self._clock.now_ms() - self._settings.silence_ms_max
+            silent = [worker for worker, at_ms in self._heard_at_ms.items() if at_ms < silent_since]
+            if silent:
+                names = ", ".join(str(worker) for worker in silent)
+                self._failed(PenstockError(f"no sign of life from worker {names}: it hangs, or its host is gone"))
+            else:
+                self._watch(generation)
+
+        self.timers.after(max(1, self._settings.silence_ms_max // 4), look)
+
+    # --- what is heard ---
+
+    def deliver(self, frame: Frame) -> None:
+        """Take one frame from a worker."""
+        coordinator = self.coordinator
+        if coordinator is None or self.phase is not Phase.RUNNING or frame.generation != coordinator.generation:
+            return
+        worker = getattr(frame, "worker", None)
+        if worker is not None:
+            self._heard_at_ms[worker] = max(self._heard_at_ms.get(worker, 0), self._clock.now_ms())
+        if isinstance(frame, FailedFrame):
+            where = f"{frame.subtask} on worker {frame.worker}" if frame.subtask else f"worker {frame.worker}"
+            self._failed(JobFailed(f"{where}: {frame.error}"))
+            return
+        coordinator.deliver(frame)
+
+    def on_gang_failed(self, generation: Generation, error: Exception) -> None:
+        """The gang reports that an attempt cannot go on."""
+        if self.coordinator is not None and self.coordinator.generation == generation and self.phase is Phase.RUNNING:
+            self._failed(error)
+
+    def _on_ending(self, ending: Ending) -> None:
+        match ending:
+            case Finish():
+                self._end_attempt()
+                self.phase = Phase.FINISHED
+            case StopFenced(reason):
+                self._give_up(FencedError(reason))
+            case FailJob(reason):
+                self._failed(JobFailed(reason))
+            case _:
+                assert_never(ending)
+
+    # --- requests of the user ---
+
+    def request(self, kind: RequestKind, answer: Callable[[RequestResult], None], path: str | None = None) -> None:
+        """Ask for a checkpoint, a savepoint or a drain; answered with a reason where that cannot be now."""
+        if self.coordinator is None or self.phase is not Phase.RUNNING:
+            answer(RequestDeclined(DeclineReason.SUBTASK_NOT_READY, f"the pipeline is {self.phase.value}"))
+            return
+        self.coordinator.request(kind, answer, path)
+
+    def stop(self) -> None:
+        """End the pipeline where it is, without another checkpoint."""
+        if not self.has_ended:
+            self._end_attempt()
+            self.phase = Phase.FINISHED
+
+    # --- endings ---
+
+    def _failed(self, error: Exception) -> None:
+        self._end_attempt()
+        now = self._clock.now_ms()
+        self.error = error
+        self._failures_at_ms = (*recent(self._failures_at_ms, self._settings.restart, now), now)
+        decision = decide_restart(self._failures_at_ms, self._settings.restart, now)
+        match decision:
+            case GiveUp(reason):
+                failure = JobFailed(f"the pipeline gave up: {reason}. The last one: {error}")
+                failure.__cause__ = error
+                self._give_up(failure)
+            case RestartAfter(delay_ms):
+                self.phase = Phase.WAITING
+                self.restarts += 1
+                self.timers.after(delay_ms, self.start)
+
+    def _give_up(self, error: Exception) -> None:
+        self._end_attempt()
+        self.error = error
+        self.phase = Phase.FAILED
+
+    def _end_attempt(self) -> None:
+        coordinator, self.coordinator = self.coordinator, None
+        if coordinator is None:
+            return
+        coordinator.stop()
+        for worker in range(self._plan.workers):
+            self._transport.send(WorkerId(worker), StopFrame(coordinator.generation))
+        self._gang.cancel(coordinator.generation)

@@ -1,0 +1,196 @@
+"""Taking over a checkpoint directory, and choosing where to start: the blocking part, for the background.
+
+What is decided lies in `protocol.claims`, `protocol.recovery` and `protocol.commit`; here the facts are read from
+the store and the decisions carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.errors import CorruptBlob, FencedError, NoReadableCheckpoint, PenstockError, RestoreError, StorageError
+from penstock.ids import CheckpointId, Generation
+from penstock.protocol.claims import Listing, Outcome, Reservation, Takeover, Void, decide_takeover
+from penstock.protocol.commit import CommitPermit, decide_recommit
+from penstock.protocol.manifest import Manifest, PipelineShape, committables_of, segments_of
+from penstock.protocol.manifest_codec import (
+    decode_manifest_or_void,
+    decode_reservation,
+    encode_reservation,
+    encode_void,
+)
+from penstock.protocol.recovery import (
+    Candidate,
+    Damaged,
+    FallBack,
+    Foreign,
+    Refuse,
+    RestoreFrom,
+    Skipped,
+    StartEmpty,
+    Valid,
+    decide_restore,
+)
+from penstock.protocol.redistribution import check_fits
+from penstock.storage import paths
+from penstock.storage.blob import verify_segment
+from penstock.storage.port import Store
+
+_TRIES = 16
+"""How often a lost race for the next id is tried again: each loss means that somebody else is starting."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreOptions:
+    """What the user allows when a checkpoint does not fit as it is."""
+
+    fall_back: FallBack = FallBack.SAFE
+    allow_dropped_state: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The directory is ours: this generation may use ids from `first` on, and starts from `manifest`."""
+
+    generation: Generation
+    first: CheckpointId
+    manifest: Manifest | None = None
+    recommit: CommitPermit | None = None
+    skipped: tuple[Skipped, ...] = ()
+
+
+def take_over(
+    store: Store, shape: PipelineShape, *, has_committing_sinks: bool, options: RestoreOptions | None = None
+) -> Claimed:
+    """Own the directory and choose the restore point.
+
+    Raises `FencedError` if somebody else keeps winning, `NoReadableCheckpoint` or `RestoreError` if there is
+    something to restore and it cannot be (I8).
+    """
+    options = options or RestoreOptions()
+    takeover = _claim(store)
+    for checkpoint in takeover.void:
+        store.create(paths.manifest(checkpoint), encode_void(Void(checkpoint, takeover.generation)))
+    outcomes = _Outcomes(store)
+    committed = frozenset(_ids(store, paths.PathKind.COMMITTED))
+    candidates = outcomes.candidates(lambda manifest: check_fits(manifest, shape, options.allow_dropped_state))
+    decision = decide_restore(
+        candidates, committed=committed, has_committing_sinks=has_committing_sinks, fall_back=options.fall_back
+    )
+    match decision:
+        case StartEmpty():
+            return Claimed(takeover.generation, takeover.first)
+        case Refuse(reason, _):
+            raise NoReadableCheckpoint(reason)
+        case RestoreFrom(checkpoint, skipped):
+            manifest = outcomes.manifests[checkpoint]
+            recommit = decide_recommit(manifest, takeover.generation, is_committed=checkpoint in committed)
+            return Claimed(takeover.generation, takeover.first, manifest, recommit, skipped)
+
+
+def _claim(store: Store) -> Takeover:
+    for _ in range(_TRIES):
+        takeover = decide_takeover(read_listing(store))
+        if store.create(paths.reserved(takeover.first), encode_reservation(takeover.reservation)):
+            return takeover
+    raise FencedError(
+        f"{_TRIES} times somebody else claimed this checkpoint directory first: another driver is starting on it. "
+        f"Stop one of them, or give each pipeline a directory of its own."
+    )
+
+
+def read_listing(store: Store) -> Listing:
+    """Who has reserved which ids, and which have an outcome. A damaged outcome is one too: the id is spent."""
+    reservations = []
+    for checkpoint in _ids(store, paths.PathKind.RESERVED):
+        reservation = _read_reservation(store, checkpoint)
+        if reservation is not None:
+            reservations.append(reservation)
+    outcomes = [_read_outcome(store, checkpoint) for checkpoint in _ids(store, paths.PathKind.MANIFEST)]
+    return Listing(tuple(reservations), tuple(outcome for outcome in outcomes if outcome is not None))
+
+
+def _ids(store: Store, kind: paths.PathKind) -> list[CheckpointId]:
+    found = []
+    for path in store.list(paths.CHECKPOINTS):
+        checkpoint = paths.checkpoint_of(path)
+        if checkpoint is not None and paths.kind_of(path) is kind:
+            found.append(checkpoint)
+    return found
+
+
+def _read(store: Store, path: str) -> bytes | None:
+    """The content, or None if the file was deleted since it was listed: retention of a former owner."""
+    try:
+        return store.read(path)
+    except StorageError:
+        if path in store.list(path):
+            raise
+        return None
+
+
+def _read_reservation(store: Store, checkpoint: CheckpointId) -> Reservation | None:
+    data = _read(store, paths.reserved(checkpoint))
+    if data is None:
+        return None
+    try:
+        return decode_reservation(data)
+    except CorruptBlob:
+        # Whose it was is lost, but not that the id is spent.
+        return Reservation(checkpoint, Generation(0))
+
+
+def _read_outcome(store: Store, checkpoint: CheckpointId) -> Outcome | None:
+    data = _read(store, paths.manifest(checkpoint))
+    if data is None:
+        return None
+    try:
+        outcome = decode_manifest_or_void(data)
+    except PenstockError:
+        return Outcome(checkpoint, Generation(0))
+    return Outcome(checkpoint, outcome.generation, isinstance(outcome, Void))
+
+
+class _Outcomes:
+    """The manifests of a directory, read and verified."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.manifests: dict[CheckpointId, Manifest] = {}
+
+    def candidates(self, check: Callable[[Manifest], None]) -> list[Candidate]:
+        """Verified from the newest down, to the first valid one: what is older does not matter then."""
+        found: list[Candidate] = []
+        for checkpoint in sorted(_ids(self._store, paths.PathKind.MANIFEST), reverse=True):
+            candidate = self._candidate(checkpoint, check)
+            if candidate is not None:
+                found.append(candidate)
+                if isinstance(candidate.verdict, Valid | Foreign):
+                    break
+        return found
+
+    def _candidate(self, checkpoint: CheckpointId, check: Callable[[Manifest], None]) -> Candidate | None:
+        try:
+            data = _read(self._store, paths.manifest(checkpoint))
+            if data is None:
+                return None
+            outcome = decode_manifest_or_void(data)
+        except (CorruptBlob, StorageError) as error:
+            return Candidate(checkpoint, Damaged(str(error)))
+        except RestoreError as error:
+            return Candidate(checkpoint, Foreign(str(error)))
+        if isinstance(outcome, Void):
+            return None
+        self.manifests[checkpoint] = outcome
+        has_committables = bool(committables_of(outcome))
+        try:
+            check(outcome)
+        except RestoreError as error:
+            return Candidate(checkpoint, Foreign(str(error)), has_committables)
+        try:
+            for segment in segments_of(outcome):
+                verify_segment(self._store, segment)
+        except StorageError as error:
+            return Candidate(checkpoint, Damaged(str(error)), has_committables)
+        return Candidate(checkpoint, Valid(), has_committables)

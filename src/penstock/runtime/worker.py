@@ -1,0 +1,248 @@
+"""The worker: one mailbox that owns the subtasks of one slot, their channels and their state.
+
+Single-threaded and driven from outside: `deliver` hands it a frame, `fire_timers` the time, `work` lets it do
+one slice. On Spark a loop around a socket does so, in the simulator a scheduler. It never blocks: what may
+block goes to the background port and comes back as a call.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+from penstock.errors import PenstockError
+from penstock.ids import COORDINATOR, Generation, SubtaskId, WorkerId
+from penstock.plan.physical import PhysicalPlan
+from penstock.protocol.manifest import Manifest
+from penstock.runtime.capture_budget import CaptureBudget
+from penstock.runtime.frames import (
+    BarrierFrame,
+    BatchFrame,
+    CreditFrame,
+    EndFrame,
+    FailedFrame,
+    Frame,
+    HeartbeatFrame,
+    ReadyFrame,
+    StopFrame,
+    TriggerFrame,
+    WatermarkFrame,
+)
+from penstock.runtime.ports import Background, Clock, Transport
+from penstock.runtime.restore import Restored, restore
+from penstock.runtime.services import Journal, Services
+from penstock.runtime.settings import WorkerSettings
+from penstock.runtime.subtask import Subtask
+from penstock.runtime.timers import Timers
+from penstock.storage.port import Store
+
+T = TypeVar("T")
+
+
+class _Guarded:
+    """A background whose results come back like any other call into the worker: guarded, and not after its end."""
+
+    def __init__(self, background: Background, call_back: Callable[[Callable[[], None]], None]) -> None:
+        self._background = background
+        self._call_back = call_back
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        self._background.submit(work, lambda outcome: self._call_back(lambda: done(outcome)))
+
+
+class Worker:
+    """One worker of the gang, for one generation."""
+
+    def __init__(
+        self,
+        worker: WorkerId,
+        plan: PhysicalPlan,
+        generation: Generation,
+        settings: WorkerSettings,
+        clock: Clock,
+        transport: Transport,
+        background: Background,
+        store: Store,
+        manifest: Manifest | None = None,
+        journal: Journal | None = None,
+    ) -> None:
+        self.worker = worker
+        self.generation = generation
+        self._plan = plan
+        self._manifest = manifest
+        timers, budget = Timers(clock), CaptureBudget(settings.capture_bytes_max)
+        guarded = _Guarded(background, self._call_back)
+        self._services = Services(generation, settings, clock, transport, guarded, store, timers, budget, journal)
+        self.subtasks: dict[SubtaskId, Subtask] = {}
+        self._order: list[Subtask] = []
+        self._turn = 0
+        self._receivers: dict[int, Subtask] = {}
+        self._senders: dict[int, Subtask] = {}
+        self._restoring = 0
+        self.has_stopped = False
+        self.failure: BaseException | None = None
+        self.frames_fenced = 0
+        """Frames of other generations that were dropped (I6)."""
+
+    # --- starting ---
+
+    def start(self) -> None:
+        """Open all subtasks and begin to restore them; each works as soon as its own state is back."""
+        with_subtasks = self._guard(None, self._open_subtasks)
+        if not with_subtasks:
+            return
+        self._beat()
+        self._restoring = len(self._order)
+        if not self._order:
+            self._ready()
+        for subtask in self._order:
+            self._begin_restore(subtask)
+
+    def _beat(self) -> None:
+        """Give a sign of life, and again after a while."""
+        services, count = self._services, len(self._order)
+        held_up = sum(subtask.is_backpressured for subtask in self._order)
+        beat = HeartbeatFrame(
+            self.generation,
+            self.worker,
+            sum(subtask.rows_in for subtask in self._order if subtask.chain.source is not None),
+            sum(subtask.rows_in for subtask in self._order if subtask.chain.sink is not None),
+            100 * held_up // count if count else 0,
+        )
+        services.transport.send(COORDINATOR, beat)
+        services.timers.after(services.settings.heartbeat_ms, self._beat)
+
+    def _open_subtasks(self) -> None:
+        for name in self._plan.subtasks_of(self.worker):
+            subtask = Subtask(name, self._plan, self._services)
+            self.subtasks[name] = subtask
+            self._order.append(subtask)
+            self._receivers.update((channel, subtask) for channel in subtask.inputs)
+            self._senders.update((channel, subtask) for channel in subtask.outputs)
+
+    def _begin_restore(self, subtask: Subtask) -> None:
+        manifest, plan, store = self._manifest, self._plan, self._services.store
+
+        def done(outcome: Restored | Exception) -> None:
+            if isinstance(outcome, Exception):
+                self._fail(subtask, outcome)
+            else:
+                self._guard(subtask, lambda: self._restored(subtask, outcome))
+
+        self._services.background.submit(lambda: restore(store, manifest, plan, subtask.subtask), done)
+
+    def _restored(self, subtask: Subtask, restored: Restored) -> None:
+        if self.has_stopped:
+            return
+        subtask.restored(restored)
+        self._restoring -= 1
+        if self._restoring == 0:
+            self._ready()
+
+    def _ready(self) -> None:
+        self._services.transport.send(COORDINATOR, ReadyFrame(self.generation, self.worker))
+
+    # --- the mailbox ---
+
+    def deliver(self, frame: Frame) -> None:
+        """Take one frame. What belongs to another generation changes nothing (I6)."""
+        if frame.generation != self.generation:
+            self.frames_fenced += 1
+            return
+        if self.has_stopped:
+            return
+        self._guard(self._addressee(frame), lambda: self._dispatch(frame))
+
+    def _addressee(self, frame: Frame) -> Subtask | None:
+        if isinstance(frame, BatchFrame | BarrierFrame | WatermarkFrame | EndFrame):
+            return self._receivers.get(frame.channel)
+        return self._senders.get(frame.channel) if isinstance(frame, CreditFrame) else None
+
+    def _dispatch(self, frame: Frame) -> None:
+        match frame:
+            case BatchFrame(_, channel, batch, cost):
+                self._receivers[channel].on_batch(channel, batch, cost)
+            case CreditFrame(_, channel, grant):
+                self._senders[channel].on_credit(channel, grant)
+            case BarrierFrame(_, channel, barrier):
+                self._receivers[channel].on_barrier(channel, barrier)
+            case WatermarkFrame(_, channel, watermark):
+                self._receivers[channel].on_watermark(channel, watermark)
+            case EndFrame(_, channel):
+                self._receivers[channel].on_end(channel)
+            case TriggerFrame(_, barrier):
+                for subtask in self._order:
+                    subtask.participation.on_trigger(barrier)
+            case StopFrame():
+                self.stop()
+            case _:
+                # Completion is known from the next barrier; nothing else is for a worker.
+                pass
+
+    @property
+    def captured_bytes(self) -> int:
+        """In-flight data held for checkpoints that are not durable yet."""
+        return self._services.budget.bytes_held
+
+    @property
+    def can_work(self) -> bool:
+        return not self.has_stopped and any(subtask.can_work for subtask in self._order)
+
+    def work(self) -> bool:
+        """Let the next subtask that has something to do work for one slice; False if none has."""
+        if self.has_stopped:
+            return False
+        count = len(self._order)
+        for _ in range(count):
+            subtask = self._order[self._turn % count]
+            self._turn += 1
+            if subtask.can_work:
+                self._guard(subtask, subtask.work)
+                return True
+        return False
+
+    @property
+    def next_timer_at_ms(self) -> int | None:
+        return None if self.has_stopped else self._services.timers.next_at_ms
+
+    def fire_timers(self) -> None:
+        if not self.has_stopped:
+            self._guard(None, self._services.timers.fire)
+
+    def _call_back(self, call: Callable[[], None]) -> None:
+        if not self.has_stopped:
+            self._guard(None, call)
+
+    # --- the end ---
+
+    def _guard(self, subtask: Subtask | None, call: Callable[[], object]) -> bool:
+        """Run something of a subtask; an exception ends the worker, and the coordinator is told why."""
+        try:
+            call()
+        except Exception as error:
+            self._fail(subtask, error)
+            return False
+        return True
+
+    def _fail(self, subtask: Subtask | None, error: Exception) -> None:
+        if self.has_stopped:
+            return
+        self.failure = error
+        text = f"{type(error).__name__}: {error}"
+        if not isinstance(error, PenstockError):
+            text = "".join(traceback.format_exception(error))
+        name = subtask.subtask if subtask is not None else None
+        self._services.transport.send(COORDINATOR, FailedFrame(self.generation, self.worker, text, name))
+        self.stop()
+
+    def stop(self) -> None:
+        """Close everything; whatever comes afterwards is ignored."""
+        if self.has_stopped:
+            return
+        self.has_stopped = True
+        for subtask in self._order:
+            try:
+                subtask.close()
+            except Exception as error:
+                self.failure = self.failure or error

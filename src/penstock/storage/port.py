@@ -1,0 +1,40 @@
+"""The store port: the five things that checkpoints ask of a directory or bucket.
+
+Every call blocks until its effect is durable, so the mailbox never calls it: the runtime does, on its
+background port. Paths are relative to the root of the store and come from `storage.paths` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+Data: TypeAlias = bytes | memoryview
+"""Anything contiguous that can be written as it is."""
+
+
+class Store(Protocol):
+    """A flat space of named blobs. Raises `StorageError` with the path and the cause."""
+
+    def create(self, path: str, data: Data) -> bool:
+        """Write `path` if nothing is there: True, or False and nothing changed. All of it or nothing.
+
+        The one primitive on which ownership rests (I3, I6): of two callers exactly one gets True.
+        """
+        ...
+
+    def write(self, path: str, parts: Sequence[Data]) -> None:
+        """Write the concatenation of `parts` to `path`, durably and all or nothing; replaces what was there."""
+        ...
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Bytes of `path`; fewer than asked for, or no such path, is a `StorageError`."""
+        ...
+
+    def list(self, prefix: str) -> list[str]:
+        """Every path that starts with `prefix`, sorted. Never the remains of a write that failed."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Remove `path`; no error if it is gone already."""
+        ...

@@ -1,0 +1,134 @@
+"""Dependencies between the layers point down only.
+
+    cli | dashboard -> spark -> runtime -> plan -> api -> connectors | storage -> protocol -> ids, errors
+
+A layer may import itself and every layer below it. The parts of one layer do not import each other. `testing` may
+import everything below `cli`. The package's own `__init__` only passes public names on: it may import whatever is
+public, and only what stands above it may import from it, because everything else would import itself in a circle.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.import_graph import imports_of, modules_of
+
+PACKAGE = Path(__file__).parents[2] / "src" / "penstock"
+
+FACADE = "__init__"
+
+LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"ids"}),
+    # Errors name operators, subtasks and checkpoints, so they may use the ids; ids never raise.
+    frozenset({"errors"}),
+    frozenset({"protocol"}),
+    frozenset({"connectors", "storage"}),
+    frozenset({"api"}),
+    frozenset({"plan"}),
+    frozenset({"runtime"}),
+    frozenset({"spark"}),
+    frozenset({FACADE}),
+    frozenset({"testing"}),
+    frozenset({"cli", "dashboard", "__main__"}),
+)
+
+RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
+
+
+def part_of(module: str) -> str:
+    """The part of the package that a module belongs to: `penstock.protocol.credit` belongs to `protocol`."""
+    _, _, inside = module.partition(".")
+    return inside.partition(".")[0] or FACADE
+
+
+def layer_violations(package: Path) -> list[str]:
+    """One line for every import that does not point down and for every part that no layer names."""
+    violations = [
+        f"{module} is in no layer: say in LAYERS where `{part_of(module)}` belongs"
+        for module in modules_of(package)
+        if part_of(module) not in RANK
+    ]
+    for found in imports_of(package):
+        if found.target.partition(".")[0] != package.name:
+            continue
+        upper, lower = part_of(found.importer), part_of(found.target)
+        if upper == lower or upper not in RANK:
+            continue
+        if lower not in RANK:
+            violations.append(f"{found}: `{lower}` is in no layer")
+        elif RANK[upper] <= RANK[lower] and {upper, lower} != {"cli", "__main__"}:
+            violations.append(f"{found}: `{upper}` may not depend on `{lower}`")
+    return violations
+
+
+def test_dependencies_of_penstock_point_down_only() -> None:
+    assert layer_violations(PACKAGE) == []
+
+
+def package_with(root: Path, sources: dict[str, str]) -> Path:
+    """A package `penstock` below `root` that consists of the given files."""
+    for name, text in {"__init__.py": "", **sources}.items():
+        path = root / "penstock" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root / "penstock"
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("protocol/credit.py", "from penstock.runtime.worker import Worker"),
+        ("protocol/credit.py", "import penstock.runtime.worker as worker"),
+        ("protocol/credit.py", "from penstock import runtime"),
+        ("protocol/credit.py", "from ..runtime import worker"),
+        ("protocol/credit.py", "from .. import runtime"),
+        ("protocol/__init__.py", "from ..runtime.worker import Worker"),
+        ("protocol/credit.py", "def late():\n    from penstock.runtime import worker"),
+        ("protocol/credit.py", "import importlib\nimportlib.import_module('penstock.runtime.worker')"),
+        (
+            "protocol/credit.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from penstock.runtime.worker import Worker",
+        ),
+        ("runtime/worker.py", "from penstock import Pipeline"),
+        ("connectors/files.py", "from penstock.storage import port"),
+        ("storage/port.py", "from penstock.connectors import files"),
+        ("api/stream.py", "from penstock.plan import planner"),
+        ("ids.py", "from penstock.errors import PenstockError"),
+        ("spark/launch.py", "from penstock.testing import run"),
+        ("testing.py", "from penstock.cli import main"),
+        ("dashboard/server.py", "from penstock.cli import main"),
+        ("__init__.py", "from penstock.cli import main"),
+    ],
+)
+def test_an_import_that_does_not_point_down_is_found(tmp_path: Path, file: str, source: str) -> None:
+    others = {"runtime/__init__.py": "", "runtime/worker.py": "", "storage/__init__.py": "", "storage/port.py": ""}
+    assert len(layer_violations(package_with(tmp_path, others | {file: source}))) == 1
+
+
+def test_a_part_without_a_layer_is_found(tmp_path: Path) -> None:
+    package = package_with(tmp_path, {"utils.py": "", "api/stream.py": "from penstock.utils import chunked"})
+    assert layer_violations(package) == [
+        "penstock.utils is in no layer: say in LAYERS where `utils` belongs",
+        "penstock.api.stream:1 imports penstock.utils: `utils` is in no layer",
+    ]
+
+
+def test_imports_that_point_down_are_accepted(tmp_path: Path) -> None:
+    package = package_with(
+        tmp_path,
+        {
+            "__init__.py": "from penstock.api.stream import Pipeline",
+            "__main__.py": "from penstock.cli import main",
+            "api/stream.py": "from penstock import errors\nfrom ..connectors.files import Files\nimport pyarrow",
+            "connectors/files.py": "from penstock.protocol import commit\nfrom . import __name__ as own",
+            "errors.py": "from penstock.ids import CheckpointId",
+            "ids.py": "import typing",
+            "protocol/commit.py": "from .. import ids\nfrom .credit import Credit",
+            "protocol/credit.py": "from penstock.errors import ProtocolViolation",
+            "testing.py": "from penstock.spark import launch\nfrom penstock import Pipeline",
+            "cli/__init__.py": "from penstock import Pipeline, testing",
+        },
+    )
+    assert layer_violations(package) == []

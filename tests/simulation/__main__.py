@@ -1,0 +1,44 @@
+"""`python -m tests.simulation --seeds N`: one summary line, and for a violation the command that replays it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.simulation.run import Summary, run_seed, run_seeds
+from tests.simulation.topologies import TOPOLOGIES
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=300, help="how many seeds to run")
+    parser.add_argument("--first", type=int, default=0, help="the first one")
+    parser.add_argument("--only", choices=sorted(TOPOLOGIES), help="one topology instead of one drawn from the seed")
+    parser.add_argument("--seed", type=int, help="replay one seed and tell its story")
+    parser.add_argument("--processes", type=int, help="how many processes; default all cores")
+    arguments = parser.parse_args()
+    if arguments.seed is not None:
+        return replay(arguments.seed, arguments.only)
+    summary = Summary()
+    for result in run_seeds(range(arguments.first, arguments.first + arguments.seeds), arguments.only, arguments.processes):
+        summary.add(result)
+        if result.violations:
+            print(f"VIOLATION {result.scenario}\n  {result.violations[0]}")
+            only = f" ONLY={arguments.only}" if arguments.only else ""
+            print(f"  replay with: make simulate SEED={result.seed}{only}")
+    print(summary)
+    return 1 if summary.failed else 0
+
+
+def replay(seed: int, only: str | None) -> int:
+    result = run_seed(seed, only, is_verbose=True)
+    print("\n".join(result.story))
+    print(result.scenario)
+    for violation in result.violations:
+        print(f"VIOLATION {violation}")
+    print(f"{result.completed} checkpoints, {result.unaligned} unaligned, {result.inflight_bytes} in-flight bytes")
+    return 1 if result.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Running seeds: one, with its story, or many, on all cores."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from penstock.protocol.manifest import Cut
+from tests.simulation import checkers
+from tests.simulation.cluster import Cluster
+from tests.simulation.scenario import draw
+
+
+@dataclass(slots=True)
+class Result:
+    """What one run came to."""
+
+    seed: int
+    scenario: str
+    completed: int = 0
+    unaligned: int = 0
+    inflight_bytes: int = 0
+    crashes: int = 0
+    restores: int = 0
+    violations: list[str] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+
+
+def run_seed(seed: int, only: str | None = None, is_verbose: bool = False) -> Result:
+    """Simulate one seed. Whatever goes wrong is a violation of the result, never an exception."""
+    scenario = draw(seed, only)
+    result = Result(seed, str(scenario))
+    cluster = Cluster(scenario, is_verbose)
+    try:
+        checkers.attach(cluster)
+        cluster.run()
+        checkers.judge(cluster)
+    except Exception:
+        cluster.world.violation("an exception nobody caught:\n" + traceback.format_exc())
+    result.violations = cluster.world.violations
+    result.story = cluster.story
+    result.completed = len(cluster.manifests)
+    result.crashes, result.restores = cluster.crashes, cluster.restores
+    for manifest in cluster.manifests:
+        result.unaligned += any(report.cut is not Cut.ALIGNED for report in manifest.reports)
+        result.inflight_bytes += sum(report.figures.inflight_bytes for report in manifest.reports)
+    return result
+
+
+def _run_pair(pair: tuple[int, str | None]) -> Result:
+    return run_seed(*pair)
+
+
+def run_seeds(seeds: Iterable[int], only: str | None = None, processes: int | None = None) -> Iterator[Result]:
+    """Simulate many seeds, in any order."""
+    pairs = [(seed, only) for seed in seeds]
+    if processes == 1:
+        yield from map(_run_pair, pairs)
+        return
+    with multiprocessing.get_context("fork").Pool(processes or os.cpu_count()) as pool:
+        yield from pool.imap_unordered(_run_pair, pairs, chunksize=8)
+
+
+@dataclass(slots=True)
+class Summary:
+    """The sum of many runs."""
+
+    seeds: int = 0
+    completed: int = 0
+    unaligned: int = 0
+    inflight_bytes: int = 0
+    with_inflight: int = 0
+    crashes: int = 0
+    restores: int = 0
+    failed: list[Result] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+    def add(self, result: Result) -> None:
+        self.seeds += 1
+        self.completed += result.completed
+        self.unaligned += result.unaligned
+        self.inflight_bytes += result.inflight_bytes
+        self.with_inflight += result.inflight_bytes > 0
+        self.crashes += result.crashes
+        self.restores += result.restores
+        if result.violations:
+            self.failed.append(result)
+
+    def __str__(self) -> str:
+        took = time.monotonic() - self.started
+        return (
+            f"seeds {self.seeds}, checkpoints completed {self.completed}, unaligned {self.unaligned}, "
+            f"in-flight bytes captured {self.inflight_bytes} (in {self.with_inflight} seeds), crashes {self.crashes}, "
+            f"restores {self.restores}, violations {len(self.failed)}; "
+            f"{took:.1f} s, {self.seeds / max(took, 1e-9):.1f} seeds/s"
+        )

@@ -1,0 +1,139 @@
+"""A scenario: everything about one simulated run, drawn from its seed."""
+
+from __future__ import annotations
+
+import enum
+import random
+from dataclasses import dataclass, field
+
+from penstock.protocol.coordinator_state import Mode, Policy
+from penstock.protocol.recovery import FallBack
+from penstock.protocol.restart import RestartPolicy
+from penstock.runtime.settings import WorkerSettings
+from penstock.runtime.supervisor import SupervisorSettings
+from penstock.runtime.takeover import RestoreOptions
+from tests.simulation.topologies import TOPOLOGIES, Load
+
+
+class FaultKind(enum.Enum):
+    KILL_WORKER = "kill worker"
+    FREEZE_WORKER = "freeze worker"
+    CUT_LINK = "cut link"
+    KILL_DRIVER = "kill driver"
+    KILL_DRIVER_AT_STORE = "kill driver at a store operation"
+    SECOND_DRIVER = "second driver"
+    FAIL_MAP = "exception in map"
+    FAIL_SNAPSHOT = "exception in snapshot"
+    FAIL_OPEN = "exception while restoring"
+    FAIL_CLOSE = "exception while closing"
+    FAIL_WRITES = "storage writes fail"
+    ROT = "rotten file"
+    SAVEPOINT = "savepoint"
+    DRAIN = "drain and start again"
+    CANCEL = "cancel checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that happens when so many checkpoints have completed, a little later."""
+
+    kind: FaultKind
+    after_checkpoints: int
+    delay_us: int
+    duration_us: int
+    pick: float
+
+
+@dataclass(slots=True)
+class Scenario:
+    """One run."""
+
+    seed: int
+    topology: str
+    load: Load
+    workers: int
+    worker: WorkerSettings
+    supervisor: SupervisorSettings
+    network_us: tuple[int, int]
+    background_us: tuple[int, int]
+    faults: list[Fault] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        policy = self.supervisor.policy
+        faults = ", ".join(f"{fault.kind.value}@{fault.after_checkpoints}" for fault in self.faults) or "no faults"
+        return (
+            f"seed {self.seed}: {self.topology} p={self.load.parallelism} workers={self.workers} "
+            f"{policy.mode.value} timeout={policy.alignment_timeout_ms}ms interval={policy.interval_ms}ms; {faults}"
+        )
+
+
+def draw(seed: int, only: str | None = None) -> Scenario:
+    """The scenario of a seed; `only` fixes its topology."""
+    rng = random.Random(f"scenario {seed}")
+    topology = only or rng.choice(sorted(TOPOLOGIES))
+    parallelism = rng.choice([1, 1, 2, 2, 3])
+    rows = rng.randint(4, 24)
+    idle = rng.choice([0.0, 0.0, 0.0, 0.3])
+    load = Load(parallelism, rng.randint(60, 240), rows, idle, rng.choice([50, 200, 600]))
+    mode = rng.choices([Mode.ALIGNED, Mode.UNALIGNED, Mode.ALIGNED_WITH_TIMEOUT], [1, 3, 4])[0]
+    policy = Policy(
+        interval_ms=rng.choice([3, 6, 12]),
+        pause_ms_min=rng.choice([0, 0, 2]),
+        expiry_ms=rng.choice([60, 400, 2000]),
+        failures_tolerable=rng.choice([2, 10]),
+        mode=mode,
+        alignment_timeout_ms=rng.choice([0, 1, 3]),
+        retained=rng.randint(1, 3),
+        backoff_ms=2,
+        backoff_ms_max=20,
+    )
+    faults = [_fault(rng) for _ in range(rng.choice([0, 1, 1, 2, 3]))]
+    rotten = any(fault.kind is FaultKind.ROT for fault in faults)
+    supervisor = SupervisorSettings(
+        policy=policy,
+        restart=RestartPolicy(failures_max=50, window_ms=1_000_000, delay_ms=1, delay_ms_max=20),
+        restore=RestoreOptions(FallBack.ALLOW_DUPLICATES if rotten and rng.random() < 0.5 else FallBack.SAFE),
+        silence_ms_max=30,
+        start_ms_max=60,
+    )
+    window = rng.choice([128, 300, 1024])
+    worker = WorkerSettings(
+        window_bytes=window,
+        output_bytes_max=rng.choice([200, 600]),
+        capture_bytes_max=rng.choices([1 << 20, 2000], [6, 1])[0],
+        slice_us=rng.choice([400, 2000]),
+        source_rows_max=rows,
+        source_retry_ms=1,
+        late_barrier_timeout_ms=rng.choice([30, 300]),
+        heartbeat_ms=5,
+        segment_bytes=256,
+        inline_bytes_max=rng.choice([0, 4096]),
+    )
+    network = rng.choice([(5, 40), (20, 800)])
+    background = rng.choice([(20, 200), (100, 3000)])
+    workers = rng.randint(1, 3)
+    return Scenario(seed, topology, load, workers, worker, supervisor, network, background, faults)
+
+
+_WEIGHTS = {
+    FaultKind.KILL_WORKER: 5,
+    FaultKind.FREEZE_WORKER: 2,
+    FaultKind.CUT_LINK: 2,
+    FaultKind.KILL_DRIVER: 2,
+    FaultKind.KILL_DRIVER_AT_STORE: 4,
+    FaultKind.SECOND_DRIVER: 1,
+    FaultKind.FAIL_MAP: 3,
+    FaultKind.FAIL_SNAPSHOT: 2,
+    FaultKind.FAIL_OPEN: 2,
+    FaultKind.FAIL_CLOSE: 1,
+    FaultKind.FAIL_WRITES: 2,
+    FaultKind.ROT: 1,
+    FaultKind.SAVEPOINT: 2,
+    FaultKind.DRAIN: 1,
+    FaultKind.CANCEL: 1,
+}
+
+
+def _fault(rng: random.Random) -> Fault:
+    kind = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+    return Fault(kind, rng.randint(0, 4), rng.randint(0, 8_000), rng.randint(2_000, 60_000), rng.random())

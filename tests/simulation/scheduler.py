@@ -1,0 +1,39 @@
+"""Virtual time: a heap of things to do, in the order of their time and then of their making."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+
+class Scheduler:
+    """Runs callbacks at virtual microseconds. The only source of time and order in the simulator."""
+
+    def __init__(self) -> None:
+        self.now_us = 0
+        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = 0
+        self.spend: Callable[[int], None] = lambda us: None
+        """Takes time in the process that runs now."""
+
+    def at(self, at_us: int, call: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (max(at_us, self.now_us), self._count, call))
+
+    def after(self, delay_us: int, call: Callable[[], None]) -> None:
+        self.at(self.now_us + delay_us, call)
+
+    @property
+    def executed(self) -> int:
+        return self._count - len(self._heap)
+
+    def run(self, until: Callable[[], bool], limit_us: int, events_max: int) -> bool:
+        """Run until the condition holds: True. False if time, events or things to do run out first."""
+        for _ in range(events_max):
+            if until():
+                return True
+            if not self._heap or self._heap[0][0] > limit_us:
+                return False
+            self.now_us, _, call = heapq.heappop(self._heap)
+            call()
+        return until()

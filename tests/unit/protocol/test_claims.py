@@ -1,0 +1,222 @@
+"""Ownership of a checkpoint directory: single decisions, and drivers that take it from each other at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.ids import CheckpointId, Generation
+from penstock.protocol.claims import (
+    Listing,
+    Outcome,
+    Reservation,
+    Takeover,
+    decide_takeover,
+    is_confirmed,
+    is_fenced,
+)
+from penstock.protocol.retention import CompletedCheckpoint, Contents, Horizon, decide_retention
+
+
+def reservation(number: int, generation: int) -> Reservation:
+    return Reservation(CheckpointId(number), Generation(generation))
+
+
+def outcome(number: int, generation: int, *, is_void: bool = False) -> Outcome:
+    return Outcome(CheckpointId(number), Generation(generation), is_void)
+
+
+def takeover(generation: int, first: int, *void: int) -> Takeover:
+    return Takeover(Generation(generation), CheckpointId(first), tuple(map(CheckpointId, void)))
+
+
+def test_the_first_owner_of_a_directory_begins_at_one() -> None:
+    assert decide_takeover(Listing()) == takeover(1, 1)
+    assert decide_takeover(Listing()).reservation == reservation(1, 1)
+
+
+def test_a_takeover_goes_on_after_the_highest_id_and_voids_what_has_no_outcome() -> None:
+    listing = Listing(
+        (reservation(7, 2), reservation(4, 1), reservation(6, 2), reservation(5, 2)),
+        (outcome(4, 2, is_void=True), outcome(6, 2)),
+    )
+    assert decide_takeover(listing) == takeover(3, 8, 5, 7)
+
+
+def test_ids_never_restart_while_anything_of_an_earlier_run_is_left() -> None:
+    assert decide_takeover(Listing(outcomes=(outcome(9, 4),))) == takeover(5, 10)
+
+
+def test_a_reservation_counts_only_if_nothing_lies_above_it() -> None:
+    mine = takeover(3, 8)
+    assert is_confirmed(mine, Listing((reservation(7, 2), mine.reservation), (outcome(7, 3, is_void=True),)))
+    assert not is_confirmed(mine, Listing((mine.reservation, reservation(9, 2))))
+    assert not is_confirmed(mine, Listing((mine.reservation,), (outcome(9, 2),)))
+
+
+def test_the_owner_is_the_generation_of_the_highest_reservation() -> None:
+    listing = Listing((reservation(5, 2), reservation(4, 3)))
+    assert not is_fenced(listing, Generation(2))
+    assert is_fenced(listing, Generation(3))
+    assert is_fenced(listing, Generation(1))
+    assert not is_fenced(Listing(), Generation(1))
+
+
+@dataclass
+class Directory:
+    """Files that can be created if absent, listed and deleted; and a memory of what was done with them."""
+
+    reservations: dict[int, Reservation] = field(default_factory=dict)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    used: list[CheckpointId] = field(default_factory=list)
+    """Ids that somebody has begun an attempt with."""
+    decided: list[Outcome] = field(default_factory=list)
+    """Outcomes in the order of their creation, also those deleted since."""
+    chosen_at: dict[Generation, int] = field(default_factory=dict)
+    """How many outcomes there were when a generation chose what to restore."""
+
+    def reserve(self, new: Reservation) -> bool:
+        return self.reservations.setdefault(new.checkpoint, new) is new
+
+    def decide(self, new: Outcome) -> bool:
+        if self.outcomes.setdefault(new.checkpoint, new) is not new:
+            return False
+        self.decided.append(new)
+        return True
+
+    def read(self, dice: Dice) -> Generator[None, None, Listing]:
+        """In two parts, so that there is time for something to happen in between."""
+        if dice.throw():
+            outcomes = tuple(self.outcomes.values())
+            yield
+            return Listing(tuple(self.reservations.values()), outcomes)
+        reservations = tuple(self.reservations.values())
+        yield
+        return Listing(reservations, tuple(self.outcomes.values()))
+
+
+@dataclass
+class Dice:
+    """What happens next at each fork: drawn by hypothesis."""
+
+    throws: list[bool]
+
+    def throw(self) -> bool:
+        return self.throws.pop() if self.throws else True
+
+
+def driver(directory: Directory, dice: Dice) -> Iterator[None]:
+    """Takes over, works until it is fenced, and is started again. Every `yield` is a chance to fall asleep."""
+    while True:
+        owner = yield from take_over(directory, dice)
+        if owner is not None:
+            assert owner.generation not in directory.chosen_at, "a generation began twice"
+            directory.chosen_at[owner.generation] = len(directory.decided)
+            yield from work(directory, dice, owner)
+        yield
+
+
+def take_over(directory: Directory, dice: Dice) -> Generator[None, None, Takeover | None]:
+    listing = yield from directory.read(dice)
+    yield
+    decided = decide_takeover(listing)
+    if not directory.reserve(decided.reservation):
+        return None
+    yield
+    again = yield from directory.read(dice)
+    if not is_confirmed(decided, again):
+        return None
+    for checkpoint in decided.void:
+        yield
+        directory.decide(Outcome(checkpoint, decided.generation, is_void=True))
+    yield
+    return decided
+
+
+def work(directory: Directory, dice: Dice, owner: Takeover) -> Iterator[None]:
+    checkpoint = owner.first
+    while True:
+        directory.used.append(checkpoint)
+        following = CheckpointId(checkpoint + 1)
+        yield
+        if not directory.reserve(Reservation(following, owner.generation)):
+            return
+        yield
+        if dice.throw():
+            if not directory.decide(Outcome(checkpoint, owner.generation)):
+                return
+            yield from retire(directory, dice, owner.generation, checkpoint)
+        checkpoint = following
+
+
+def retire(directory: Directory, dice: Dice, generation: Generation, newest: CheckpointId) -> Iterator[None]:
+    listing = yield from directory.read(dice)
+    completed = tuple(
+        CompletedCheckpoint(each.checkpoint, frozenset()) for each in listing.outcomes if not each.is_void
+    )
+    retirement = decide_retention(Contents(completed, listing=listing), Horizon(generation, newest, retained=1))
+    for manifest in retirement.manifests:
+        yield
+        directory.outcomes.pop(manifest, None)
+    for spent in retirement.reservations:
+        yield
+        directory.reservations.pop(spent, None)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    # Long stretches of one driver make the others old; single turns find the races.
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from([1, 1, 2, 3, 30])), min_size=5, max_size=60),
+    st.lists(st.booleans(), max_size=60),
+)
+def test_drivers_in_any_interleaving_share_no_id_and_the_older_one_completes_nothing_more(
+    schedule: list[tuple[int, int]], throws: list[bool]
+) -> None:
+    directory, dice = Directory(), Dice(throws)
+    drivers = [driver(directory, dice) for _ in range(3)]
+    for turn, steps in schedule:
+        for _ in range(steps):
+            next(drivers[turn])
+    assert len(directory.used) == len(set(directory.used)), "I5: an id was used twice"
+    manifests = [each.checkpoint for each in directory.decided if not each.is_void]
+    assert manifests == sorted(set(manifests)), "I5: an id was completed twice, or after a later one"
+    voided: set[CheckpointId] = set()
+    for each in directory.decided:
+        assert each.is_void or each.checkpoint not in voided, "a checkpoint was completed after it was declared void"
+        voided |= {each.checkpoint} if each.is_void else set()
+    for generation, so_far in directory.chosen_at.items():
+        late = [each for each in directory.decided[so_far:] if each.generation < generation and not each.is_void]
+        assert late == [], "I6: an older generation completed a checkpoint after a newer one had chosen"
+
+
+def test_a_driver_that_slept_through_a_takeover_is_fenced_however_much_was_retired_since() -> None:
+    directory = Directory()
+    sleeper, worker = driver(directory, Dice([])), driver(directory, Dice([]))
+    while not directory.used:
+        next(sleeper)
+    for _ in range(300):
+        next(worker)
+    assert len(directory.reservations) < 10 < len(directory.used)
+    before = list(directory.decided)
+    next(sleeper)
+    assert directory.decided == before
+    assert directory.used.count(CheckpointId(1)) == 1
+
+
+def test_a_driver_that_slept_between_reading_and_reserving_does_not_own_an_id_that_was_spent() -> None:
+    directory = Directory()
+    worker, sleeper = driver(directory, Dice([])), driver(directory, Dice([]))
+    while len(directory.used) < 3:
+        next(worker)
+    next(sleeper)
+    next(sleeper)
+    for _ in range(100):
+        next(worker)
+    used = list(directory.used)
+    for _ in range(4):
+        next(sleeper)
+    assert directory.used == used
+    assert len(directory.chosen_at) == 1

@@ -1,0 +1,185 @@
+"""Manifests as values and as bytes: what was written comes back, and nothing else is accepted."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import CorruptBlob, PenstockError, RestoreError
+from penstock.ids import CheckpointId, EdgeId, Generation, OperatorName, SubtaskId
+from penstock.protocol.claims import Reservation, Void
+from penstock.protocol.manifest import (
+    ChannelSegment,
+    Committable,
+    Cut,
+    EdgeShape,
+    Figures,
+    Manifest,
+    OperatorShape,
+    Partitioning,
+    PipelineShape,
+    Segment,
+    Side,
+    SplitState,
+    StateKind,
+    StateSegment,
+    SubtaskReport,
+    blobs_of,
+    committables_of,
+)
+from penstock.protocol.manifest_codec import (
+    decode_manifest,
+    decode_manifest_or_void,
+    decode_reservation,
+    encode_manifest,
+    encode_reservation,
+    encode_void,
+)
+
+READ, COUNT = OperatorName("read"), OperatorName("count")
+EDGE = EdgeId(READ, COUNT, 1)
+FULL = Manifest(
+    CheckpointId(2**40),
+    Generation(3),
+    PipelineShape(
+        "orders €",
+        128,
+        (OperatorShape(COUNT, COUNT, 2, ("user:int64",)),),
+        (EdgeShape(EDGE, Partitioning.HASH, 1, 2),),
+    ),
+    (
+        SubtaskReport(
+            SubtaskId(COUNT, 1),
+            Cut.OVERTAKEN,
+            states=(StateSegment(COUNT, "total", StateKind.KEYED, Segment(10, 99, "a/blob", 5), 3, 64, 128),),
+            channels=(ChannelSegment(EDGE, 0, 1, Side.SENDER, Segment(2, 7, inline=b"\x00\xff"), 1, 1),),
+            splits=(SplitState(READ, "part-0", b'{"offset": 12}'),),
+            committables=(Committable(OperatorName("sink"), 1, b"\x80file"),),
+            watermarks=((COUNT, -5),),
+            figures=Figures(1, 2, 3, 4, 5, 6, 7),
+        ),
+        SubtaskReport(
+            SubtaskId(READ, 0),
+            channels=(ChannelSegment(EDGE, 0, 1, Side.RECEIVER, Segment(1, 1, "b/blob"), 1, 1),),
+            committables=(Committable(OperatorName("sink"), 0, b"other"),),
+        ),
+    ),
+    1_000,
+    1_100,
+    is_savepoint=True,
+    is_final=True,
+)
+
+
+def sealed(body: bytes, kind: str = "manifest", version: int = 1) -> bytes:
+    """An envelope that is right in itself, around any body."""
+    digest = hashlib.sha256(kind.encode() + b"\n" + body).hexdigest()
+    return b'{"format":%d,"kind":"%s","sha256":"%s","body":%s}' % (version, kind.encode(), digest.encode(), body)
+
+
+def with_segment(segment: Segment) -> Manifest:
+    channel = replace(FULL.reports[0].channels[0], segment=segment)
+    return replace(FULL, reports=(replace(FULL.reports[0], channels=(channel,)),))
+
+
+def test_blobs_are_named_once_and_inline_segments_have_none() -> None:
+    assert blobs_of(FULL) == {"a/blob", "b/blob"}
+
+
+def test_committables_come_in_the_order_of_the_reports() -> None:
+    assert [each.payload for each in committables_of(FULL)] == [b"\x80file", b"other"]
+
+
+def test_what_was_encoded_comes_back_equal() -> None:
+    assert decode_manifest(encode_manifest(FULL)) == FULL
+    assert decode_manifest_or_void(encode_manifest(FULL)) == FULL
+
+
+def test_void_markers_and_reservations_come_back_equal() -> None:
+    void, reservation = Void(CheckpointId(7), Generation(4)), Reservation(CheckpointId(8), Generation(4))
+    assert decode_manifest_or_void(encode_void(void)) == void
+    assert decode_reservation(encode_reservation(reservation)) == reservation
+
+
+def test_a_void_marker_is_no_checkpoint() -> None:
+    with pytest.raises(RestoreError, match="checkpoint 7 never completed: generation 4 declared it void"):
+        decode_manifest(encode_void(Void(CheckpointId(7), Generation(4))))
+
+
+def test_a_file_of_another_kind_is_not_taken_for_one_of_ours() -> None:
+    reservation = encode_reservation(Reservation(CheckpointId(8), Generation(4)))
+    with pytest.raises(CorruptBlob, match="expected a manifest and found a 'reservation'"):
+        decode_manifest_or_void(reservation)
+    with pytest.raises(CorruptBlob, match="expected a reservation and found a 'manifest'"):
+        decode_reservation(encode_manifest(FULL))
+
+
+def test_the_kind_is_under_the_checksum_too() -> None:
+    with pytest.raises(CorruptBlob, match="does not match its checksum"):
+        decode_manifest_or_void(encode_void(Void(CheckpointId(7), Generation(4))).replace(b'"void"', b'"manifest"'))
+
+
+def test_another_format_names_both_versions_and_the_way_out() -> None:
+    with pytest.raises(RestoreError, match="has format 2 and this version of Penstock reads format 1: start") as caught:
+        decode_manifest(b'{"format":2,"whatever":[]}')
+    assert not isinstance(caught.value, CorruptBlob)
+
+
+def test_a_manifest_cut_short_anywhere_is_corrupt() -> None:
+    data = encode_manifest(FULL)
+    for length in range(len(data)):
+        with pytest.raises(CorruptBlob):
+            decode_manifest(data[:length])
+
+
+@given(st.data())
+def test_any_flipped_bit_is_noticed(data: st.DataObject) -> None:
+    encoded = bytearray(encode_manifest(FULL))
+    position = data.draw(st.integers(0, len(encoded) - 1))
+    encoded[position] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        # Between the fields of the envelope a flip may leave the meaning as it was; it must never change it.
+        assert decode_manifest(bytes(encoded)) == FULL
+    except (CorruptBlob, RestoreError) as error:
+        assert len(str(error)) > 20
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_an_error_of_ours_and_nothing_else(garbage: bytes) -> None:
+    for data in (garbage, sealed(b'"' + garbage.hex().encode() + b'"')):
+        with pytest.raises(PenstockError):
+            decode_manifest(data)
+
+
+def test_nesting_without_end_is_corrupt_and_does_not_crash() -> None:
+    with pytest.raises(CorruptBlob):
+        decode_manifest(b'{"format":1,"other":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+
+
+def test_a_body_of_another_schema_is_corrupt() -> None:
+    with pytest.raises(CorruptBlob, match="damaged"):
+        decode_manifest(sealed(b'{"checkpoint":"seven"}'))
+
+
+@pytest.mark.parametrize(
+    ("manifest", "problem"),
+    [
+        (replace(FULL, checkpoint=CheckpointId(0)), "must be positive"),
+        (replace(FULL, generation=Generation(0)), "must be positive"),
+        (replace(FULL, reports=FULL.reports[:1] * 2), "a subtask reported twice"),
+        (with_segment(Segment(1, 1)), "either a path or its bytes"),
+        (with_segment(Segment(1, 1, "a", inline=b"a")), "either a path or its bytes"),
+        (with_segment(Segment(-1, 1, "a")), "negative"),
+        (with_segment(Segment(1, 1, "a", -1)), "negative"),
+        (with_segment(Segment(1, 1, "/etc/passwd")), "leads out of the checkpoint directory"),
+        (with_segment(Segment(1, 1, "a/../../b")), "leads out of the checkpoint directory"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_corrupt(manifest: Manifest, problem: str) -> None:
+    with pytest.raises(CorruptBlob, match=problem):
+        decode_manifest(sealed(msgspec.json.encode(manifest)))

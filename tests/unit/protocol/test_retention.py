@@ -1,0 +1,162 @@
+"""What may be deleted: only what nothing that can be restored, or can still complete, refers to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.ids import CheckpointId, Generation
+from penstock.protocol.claims import Listing, Outcome, Reservation
+from penstock.protocol.retention import (
+    Blob,
+    CompletedCheckpoint,
+    Contents,
+    Horizon,
+    Retirement,
+    decide_retention,
+)
+
+OLD, OWN, NEXT = Generation(2), Generation(3), Generation(4)
+
+
+def ids(*numbers: int) -> frozenset[CheckpointId]:
+    return frozenset(map(CheckpointId, numbers))
+
+
+def completed(number: int, *blobs: str, is_savepoint: bool = False) -> CompletedCheckpoint:
+    return CompletedCheckpoint(CheckpointId(number), frozenset(blobs), is_savepoint)
+
+
+def unreadable(number: int) -> CompletedCheckpoint:
+    return CompletedCheckpoint(CheckpointId(number), None)
+
+
+def blob(path: str, number: int, generation: Generation = OWN) -> Blob:
+    return Blob(path, CheckpointId(number), generation)
+
+
+def horizon(newest: int, retained: int = 2, *in_use: int) -> Horizon:
+    return Horizon(OWN, CheckpointId(newest), retained, ids(*in_use))
+
+
+def reservation(number: int, generation: Generation) -> Reservation:
+    return Reservation(CheckpointId(number), generation)
+
+
+def test_the_newest_checkpoints_stay_and_older_ones_go_with_what_only_they_reached() -> None:
+    contents = Contents(
+        completed=(completed(1, "a", "b"), completed(2, "b", "c"), completed(3, "b", "d")),
+        blobs=(blob("a", 1), blob("b", 1), blob("c", 2), blob("d", 3)),
+    )
+    assert decide_retention(contents, horizon(3)) == Retirement(manifests=(CheckpointId(1),), blobs=("a",))
+
+
+def test_no_more_are_retired_than_there_are() -> None:
+    contents = Contents(completed=(completed(1, "a"),), blobs=(blob("a", 1),))
+    assert decide_retention(contents, horizon(1, 5)) == Retirement()
+
+
+def test_savepoints_stay_and_do_not_count() -> None:
+    contents = Contents(
+        completed=(
+            completed(1, "s", is_savepoint=True),
+            completed(2, "a"),
+            completed(3, is_savepoint=True),
+            completed(4),
+        ),
+        blobs=(blob("s", 1, OLD), blob("a", 2)),
+    )
+    assert decide_retention(contents, horizon(4, 2)) == Retirement()
+    assert decide_retention(contents, horizon(4, 1)).manifests == (CheckpointId(2),)
+
+
+def test_a_checkpoint_in_use_stays() -> None:
+    contents = Contents(completed=(completed(1, "a"), completed(2), completed(3)), blobs=(blob("a", 1),))
+    assert decide_retention(contents, horizon(3, 1, 1)) == Retirement(manifests=(CheckpointId(2),))
+
+
+def test_a_manifest_that_cannot_be_read_stays_with_its_blobs() -> None:
+    contents = Contents(completed=(unreadable(1), completed(2), completed(3)), blobs=(blob("a", 1, OLD),))
+    assert decide_retention(contents, horizon(3, 2)) == Retirement()
+
+
+def test_the_orphans_of_failed_attempts_and_of_older_generations_go() -> None:
+    contents = Contents(
+        completed=(completed(5, "e"),),
+        blobs=(blob("declined", 4), blob("crashed", 4, OLD), blob("later", 6, OLD), blob("e", 5)),
+    )
+    assert decide_retention(contents, horizon(5)).blobs == ("crashed", "declined", "later")
+
+
+def test_what_an_attempt_in_progress_has_written_stays() -> None:
+    contents = Contents(completed=(completed(5),), blobs=(blob("pending", 6),))
+    assert decide_retention(contents, horizon(5)) == Retirement()
+
+
+def test_nothing_of_a_newer_generation_is_touched() -> None:
+    contents = Contents(
+        completed=(completed(5), completed(6), completed(7, "n")), blobs=(blob("m", 3, NEXT), blob("n", 7, NEXT))
+    )
+    assert decide_retention(contents, horizon(5, 1)) == Retirement()
+
+
+def test_a_fenced_generation_deletes_nothing() -> None:
+    contents = Contents(
+        completed=(completed(1), completed(2), completed(3)),
+        blobs=(blob("orphan", 1),),
+        listing=Listing((reservation(4, NEXT),)),
+    )
+    assert decide_retention(contents, horizon(3, 1)) == Retirement()
+    assert decide_retention(replace(contents, listing=Listing()), horizon(3, 1)).manifests == (1, 2)
+
+
+def test_a_marker_goes_with_or_after_its_manifest_and_never_before() -> None:
+    contents = Contents(completed=(completed(2), completed(3), completed(4)), committed=ids(1, 2, 3, 4, 9))
+    retirement = decide_retention(contents, horizon(4, 2))
+    assert (retirement.manifests, retirement.committed) == ((2,), (1, 2))
+
+
+def test_spent_reservations_go_except_those_that_fence_an_older_generation() -> None:
+    listing = Listing(
+        tuple(reservation(number, OLD) for number in (3, 4, 5)) + tuple(reservation(n, OWN) for n in (6, 7, 8, 9)),
+        (Outcome(CheckpointId(5), OWN, is_void=True),),
+    )
+    retirement = decide_retention(Contents(listing=listing, completed=(completed(8),)), horizon(8))
+    assert retirement.reservations == (4, 5, 7)
+
+
+contents_of_a_store = st.builds(
+    Contents,
+    completed=st.dictionaries(
+        st.integers(1, 8), st.tuples(st.none() | st.frozensets(st.sampled_from("abcdef")), st.booleans())
+    ).map(lambda found: tuple(CompletedCheckpoint(CheckpointId(n), *rest) for n, rest in found.items())),
+    blobs=st.dictionaries(
+        st.sampled_from("abcdef"),
+        st.tuples(st.integers(1, 10).map(CheckpointId), st.sampled_from([OLD, OWN, NEXT])),
+    ).map(lambda found: tuple(Blob(path, *rest) for path, rest in found.items())),
+    committed=st.frozensets(st.integers(1, 8).map(CheckpointId)),
+)
+
+
+@given(contents_of_a_store, st.integers(1, 9), st.integers(1, 3), st.integers(1, 8))
+def test_whatever_is_kept_can_reach_all_its_blobs_and_twice_finds_nothing_more(
+    contents: Contents, newest: int, retained: int, in_use: int
+) -> None:
+    asked = horizon(newest, retained, in_use)
+    retirement = decide_retention(contents, asked)
+    kept = tuple(each for each in contents.completed if each.checkpoint not in retirement.manifests)
+    for each in kept:
+        assert not (each.blobs or frozenset()) & set(retirement.blobs)
+    assert {in_use}.isdisjoint(retirement.manifests)
+    readable = [each.checkpoint for each in contents.completed if each.blobs is not None and not each.is_savepoint]
+    newest_ones = sorted(number for number in readable if number <= newest)[-retained:]
+    assert set(newest_ones).isdisjoint(retirement.manifests)
+    after = Contents(
+        kept,
+        tuple(each for each in contents.blobs if each.path not in retirement.blobs),
+        contents.listing,
+        contents.committed - set(retirement.committed),
+    )
+    assert decide_retention(after, asked) == Retirement()
