@@ -20,7 +20,8 @@ def main() -> int:
     if arguments.seed is not None:
         return replay(arguments.seed, arguments.only)
     summary = Summary()
-    for result in run_seeds(range(arguments.first, arguments.first + arguments.seeds), arguments.only, arguments.processes):
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    for result in run_seeds(seeds, arguments.only, arguments.processes):
         summary.add(result)
         if result.violations:
             print(f"VIOLATION {result.scenario}\n  {result.violations[0]}")

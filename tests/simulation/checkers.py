@@ -52,10 +52,11 @@ def _take_stock(cluster: Cluster, manifest: Manifest) -> None:
         for report in earlier.reports:
             for committable in report.committables:
                 held += cluster.world.staged[committable.payload.decode()]
-    found = Counter(np.concatenate([np.empty(0, np.int64), *held]).tolist())
-    wanted = Counter(np.concatenate([np.empty(0, np.int64), *emitted]).tolist())
-    if found != wanted:
-        lost, twice = wanted - found, found - wanted
+    found = np.sort(np.concatenate([np.empty(0, np.int64), *held]))
+    wanted = np.sort(np.concatenate([np.empty(0, np.int64), *emitted]))
+    if not np.array_equal(found, wanted):
+        there, due = Counter(found.tolist()), Counter(wanted.tolist())
+        lost, twice = due - there, there - due
         cluster.world.violation(
             f"I1 cut: checkpoint {manifest.checkpoint} misses {_some(lost)} and has too many of {_some(twice)}"
         )
@@ -172,7 +173,7 @@ def _check_commits(cluster: Cluster) -> None:
 
 def _check_counts(cluster: Cluster) -> None:
     """What the counting operators hold in the end is what they were given, restored or not."""
-    if cluster.has_refused:
+    if cluster.has_refused or not cluster.manifests:
         return
     final = cluster.manifests[-1]
     for operator, numbers in cluster.topology.counted.items():
@@ -184,7 +185,8 @@ def _check_counts(cluster: Cluster) -> None:
                         counts.update(_counts_in(batch))
         wanted = Counter((numbers % KEYS).tolist())
         if counts != wanted:
-            cluster.world.violation(f"'{operator}' counted {_some(counts - wanted)} too much, {_some(wanted - counts)} too little")
+            much, little = _some(counts - wanted), _some(wanted - counts)
+            cluster.world.violation(f"'{operator}' counted {much} too much, {little} too little")
 
 
 def _counts_in(batch: pa.RecordBatch) -> dict[int, int]:
@@ -193,5 +195,7 @@ def _counts_in(batch: pa.RecordBatch) -> dict[int, int]:
 
 
 def _some(counter: Counter[int]) -> str:
-    shown = ", ".join(f"{number}×{count}" if count > 1 else str(number) for number, count in sorted(counter.items())[:5])
+    shown = ", ".join(
+        f"{number}×{count}" if count > 1 else str(number) for number, count in sorted(counter.items())[:5]
+    )
     return f"[{shown}{', …' if len(counter) > 5 else ''}]"

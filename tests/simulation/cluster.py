@@ -204,7 +204,7 @@ class Cluster:
     def run(self) -> None:
         """Run to the end, or to a violation."""
         while True:
-            ended = self.scheduler.run(self._is_over, limit_us=10_000_000, events_max=40_000)
+            ended = self.scheduler.run(self._is_over, limit_us=10_000_000, events_max=150_000)
             if not ended:
                 phase = self.driver.supervisor.phase.value
                 self.world.violation(f"liveness: not finished after {self.scheduler.now_us / 1e6:.1f} s, {phase}")
@@ -306,7 +306,7 @@ class Cluster:
 
     def _on_drained(self, driver: Driver) -> Callable[[RequestResult], None]:
         def answer(result: RequestResult) -> None:
-            driver.drained = isinstance(result, RequestCompleted)
+            driver.drained = driver.drained or isinstance(result, RequestCompleted)
 
         return answer
 

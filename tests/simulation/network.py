@@ -11,7 +11,6 @@ from tests.simulation.process import Process
 from tests.simulation.scheduler import Scheduler
 
 
-
 class Network:
     """Delivers frames after a delay. A cut link holds frames back until it heals, like a stalled connection."""
 
@@ -68,5 +67,3 @@ class Port:
 
     def send(self, to: WorkerId, frame: Frame) -> None:
         self._network.send(self._driver, self._process, to, frame)
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import deque
 from collections.abc import Callable
@@ -75,10 +76,8 @@ class Process:
         if not self.is_alive:
             # The write had left the process when it died, or had not: both happen.
             if self.rng.random() < 0.5:
-                try:
+                with contextlib.suppress(Exception, ProcessKilled):
                     work()
-                except (Exception, ProcessKilled):
-                    pass
             return
         try:
             outcome: T | Exception = work()

@@ -158,7 +158,9 @@ def multi_input(world: World, load: Load) -> Topology:
 
 def union(world: World, load: Load) -> Topology:
     build = Build(world, load)
-    source = [build.source(name) for name in ("a", "b", "c")][0]
+    source = build.source("a")
+    build.source("b")
+    build.source("c")
     for name in ("a", "b", "c"):
         build.add(f"key-{name}", lambda: KeyBy(modulo(KEYS)), (name, F, 0))
     inputs = [("key-a", H, 0), ("key-b", H, 0), ("key-c", H, 0)]

@@ -89,7 +89,7 @@ class NumberReader(SplitReader):
         return str(self.position).encode()
 
     def watermark(self) -> int | None:
-        return self.position
+        return self.position // 64 * 64
 
 
 class ListSink(Sink):

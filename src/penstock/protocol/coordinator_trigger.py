@@ -26,6 +26,7 @@ from penstock.protocol.coordinator_state import (
     State,
     Writing,
 )
+from penstock.protocol.declines import DeclineReason
 
 
 def trigger_if_due(state: State, now_ms: int) -> Step:
@@ -75,11 +76,16 @@ def _barrier(state: State, checkpoint: CheckpointId, requests: tuple[Request, ..
         flags = BarrierFlag.SAVEPOINT | BarrierFlag.FULL_SNAPSHOT | drain
         return Barrier(checkpoint, state.generation, now_ms, flags, completed=state.newest)
     flags = BarrierFlag.DRAIN if state.has_ended else BarrierFlag.NONE
-    mode = state.policy.mode
+    mode = Mode.ALIGNED if _has_overflowed(state) else state.policy.mode
     if mode is Mode.UNALIGNED:
         flags |= BarrierFlag.UNALIGNED
     timeout_ms = state.policy.alignment_timeout_ms if mode is Mode.ALIGNED_WITH_TIMEOUT else None
     return Barrier(checkpoint, state.generation, now_ms, flags, timeout_ms, completed=state.newest)
+
+
+def _has_overflowed(state: State) -> bool:
+    """Whether the last attempt captured more than it may: the next one captures nothing, or none would ever complete."""
+    return bool(state.history) and state.history[-1].reason is DeclineReason.CAPTURE_OVERFLOW
 
 
 def after_interval(policy: Policy, now_ms: int) -> int | None:

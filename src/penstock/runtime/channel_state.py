@@ -15,6 +15,7 @@ from penstock.runtime.items import BatchItem, Captured, WatermarkItem
 
 _WATERMARK = b"penstock.watermark"
 _EMPTY = pa.schema([])
+_OPTIONS = pa.ipc.IpcWriteOptions()
 
 
 def encode_batches(batches: Iterable[pa.RecordBatch]) -> pa.Buffer:
@@ -32,7 +33,7 @@ def encode_items(items: Iterable[Captured]) -> pa.Buffer:
         if writer is None or wanted != schema:
             if writer is not None:
                 writer.close()
-            schema, writer = wanted, pa.ipc.new_stream(out, wanted)
+            schema, writer = wanted, pa.ipc.new_stream(out, wanted, options=_OPTIONS)
         if isinstance(item, BatchItem):
             writer.write_batch(item.batch)
         else:

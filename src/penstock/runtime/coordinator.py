@@ -62,6 +62,7 @@ from penstock.protocol.manifest_codec import (
     encode_reservation,
     encode_void,
 )
+from penstock.runtime.directory import Directory
 from penstock.runtime.frames import (
     AcknowledgeFrame,
     CompletedFrame,
@@ -106,6 +107,7 @@ class Coordinator:
         self._transport = transport
         self._background = background
         self._store = store
+        self._directory = Directory(store)
         self._timers = timers
         self._ended = ended
         self._journal = journal
@@ -205,8 +207,8 @@ class Coordinator:
             case Commit(permit):
                 self._background.submit(lambda: self._commit(permit), self._answered)
             case Retire(horizon):
-                store = self._store
-                self._background.submit(lambda: retire(store, horizon), _ignore)
+                store, directory = self._store, self._directory
+                self._background.submit(lambda: retire(store, directory, horizon), _ignore)
             case AnswerRequest(request, result):
                 self._answers.pop(request)(result)
             case Refused():

@@ -9,17 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.errors import CorruptBlob, FencedError, NoReadableCheckpoint, PenstockError, RestoreError, StorageError
+from penstock.errors import CorruptBlob, FencedError, NoReadableCheckpoint, RestoreError, StorageError
 from penstock.ids import CheckpointId, Generation
-from penstock.protocol.claims import Listing, Outcome, Reservation, Takeover, Void, decide_takeover
+from penstock.protocol.claims import Takeover, Void, decide_takeover, is_confirmed
 from penstock.protocol.commit import CommitPermit, decide_recommit
 from penstock.protocol.manifest import Manifest, PipelineShape, committables_of, segments_of
-from penstock.protocol.manifest_codec import (
-    decode_manifest_or_void,
-    decode_reservation,
-    encode_reservation,
-    encode_void,
-)
+from penstock.protocol.manifest_codec import encode_reservation, encode_void
 from penstock.protocol.recovery import (
     Candidate,
     Damaged,
@@ -33,6 +28,7 @@ from penstock.protocol.recovery import (
     decide_restore,
 )
 from penstock.protocol.redistribution import check_fits
+from penstock.runtime.directory import Directory
 from penstock.storage import paths
 from penstock.storage.blob import verify_segment
 from penstock.storage.port import Store
@@ -69,11 +65,12 @@ def take_over(
     something to restore and it cannot be (I8).
     """
     options = options or RestoreOptions()
-    takeover = _claim(store)
+    directory = Directory(store)
+    takeover = _claim(store, directory)
     for checkpoint in takeover.void:
         store.create(paths.manifest(checkpoint), encode_void(Void(checkpoint, takeover.generation)))
-    outcomes = _Outcomes(store)
-    committed = frozenset(_ids(store, paths.PathKind.COMMITTED))
+    outcomes = _Outcomes(store, directory)
+    committed = frozenset(directory.ids(paths.PathKind.COMMITTED))
     candidates = outcomes.candidates(lambda manifest: check_fits(manifest, shape, options.allow_dropped_state))
     decision = decide_restore(
         candidates, committed=committed, has_committing_sinks=has_committing_sinks, fall_back=options.fall_back
@@ -89,10 +86,12 @@ def take_over(
             return Claimed(takeover.generation, takeover.first, manifest, recommit, skipped)
 
 
-def _claim(store: Store) -> Takeover:
+def _claim(store: Store, directory: Directory) -> Takeover:
     for _ in range(_TRIES):
-        takeover = decide_takeover(read_listing(store))
-        if store.create(paths.reserved(takeover.first), encode_reservation(takeover.reservation)):
+        takeover = decide_takeover(directory.listing())
+        created = store.create(paths.reserved(takeover.first), encode_reservation(takeover.reservation))
+        # While we looked the other way, the id may have been used, spent and forgotten: then this was not the next one.
+        if created and is_confirmed(takeover, directory.listing()):
             return takeover
     raise FencedError(
         f"{_TRIES} times somebody else claimed this checkpoint directory first: another driver is starting on it. "
@@ -100,69 +99,18 @@ def _claim(store: Store) -> Takeover:
     )
 
 
-def read_listing(store: Store) -> Listing:
-    """Who has reserved which ids, and which have an outcome. A damaged outcome is one too: the id is spent."""
-    reservations = []
-    for checkpoint in _ids(store, paths.PathKind.RESERVED):
-        reservation = _read_reservation(store, checkpoint)
-        if reservation is not None:
-            reservations.append(reservation)
-    outcomes = [_read_outcome(store, checkpoint) for checkpoint in _ids(store, paths.PathKind.MANIFEST)]
-    return Listing(tuple(reservations), tuple(outcome for outcome in outcomes if outcome is not None))
-
-
-def _ids(store: Store, kind: paths.PathKind) -> list[CheckpointId]:
-    found = []
-    for path in store.list(paths.CHECKPOINTS):
-        checkpoint = paths.checkpoint_of(path)
-        if checkpoint is not None and paths.kind_of(path) is kind:
-            found.append(checkpoint)
-    return found
-
-
-def _read(store: Store, path: str) -> bytes | None:
-    """The content, or None if the file was deleted since it was listed: retention of a former owner."""
-    try:
-        return store.read(path)
-    except StorageError:
-        if path in store.list(path):
-            raise
-        return None
-
-
-def _read_reservation(store: Store, checkpoint: CheckpointId) -> Reservation | None:
-    data = _read(store, paths.reserved(checkpoint))
-    if data is None:
-        return None
-    try:
-        return decode_reservation(data)
-    except CorruptBlob:
-        # Whose it was is lost, but not that the id is spent.
-        return Reservation(checkpoint, Generation(0))
-
-
-def _read_outcome(store: Store, checkpoint: CheckpointId) -> Outcome | None:
-    data = _read(store, paths.manifest(checkpoint))
-    if data is None:
-        return None
-    try:
-        outcome = decode_manifest_or_void(data)
-    except PenstockError:
-        return Outcome(checkpoint, Generation(0))
-    return Outcome(checkpoint, outcome.generation, isinstance(outcome, Void))
-
-
 class _Outcomes:
     """The manifests of a directory, read and verified."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, directory: Directory) -> None:
         self._store = store
+        self._directory = directory
         self.manifests: dict[CheckpointId, Manifest] = {}
 
     def candidates(self, check: Callable[[Manifest], None]) -> list[Candidate]:
         """Verified from the newest down, to the first valid one: what is older does not matter then."""
         found: list[Candidate] = []
-        for checkpoint in sorted(_ids(self._store, paths.PathKind.MANIFEST), reverse=True):
+        for checkpoint in reversed(self._directory.ids(paths.PathKind.MANIFEST)):
             candidate = self._candidate(checkpoint, check)
             if candidate is not None:
                 found.append(candidate)
@@ -172,15 +120,12 @@ class _Outcomes:
 
     def _candidate(self, checkpoint: CheckpointId, check: Callable[[Manifest], None]) -> Candidate | None:
         try:
-            data = _read(self._store, paths.manifest(checkpoint))
-            if data is None:
-                return None
-            outcome = decode_manifest_or_void(data)
+            outcome = self._directory.manifest_or_void(checkpoint)
         except (CorruptBlob, StorageError) as error:
             return Candidate(checkpoint, Damaged(str(error)))
         except RestoreError as error:
             return Candidate(checkpoint, Foreign(str(error)))
-        if isinstance(outcome, Void):
+        if outcome is None or isinstance(outcome, Void):
             return None
         self.manifests[checkpoint] = outcome
         has_committables = bool(committables_of(outcome))

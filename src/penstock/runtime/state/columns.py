@@ -35,7 +35,7 @@ def plain(array: pa.Array) -> pa.Array:
     if isinstance(array, pa.ExtensionArray):
         return plain(array.storage)
     if pa.types.is_dictionary(array.type):
-        return plain(array.dictionary_decode())
+        return plain(array.dictionary).take(array.indices)
     if pa.types.is_run_end_encoded(array.type):
         return plain(pc.run_end_decode(array))
     if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
