@@ -57,6 +57,9 @@ class Process:
     def now_ms(self) -> int:
         return self.now_us() // 1000
 
+    def wall_ms(self) -> int:
+        return 1_800_000_000_000 + self.elapsed_us // 1000
+
     def spend(self, us: int) -> None:
         """Let the code that runs now take so long."""
         self._spent_us += us

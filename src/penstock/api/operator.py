@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from penstock.ids import OperatorName
+
+T = TypeVar("T")
 
 Emit: TypeAlias = Callable[[pa.RecordBatch], None]
 """Passes a batch on to the next operator."""
@@ -70,7 +72,19 @@ class OperatorContext(Protocol):
         ...
 
     def now_ms(self) -> int:
-        """Processing time."""
+        """Processing time, in milliseconds since 1970."""
+        ...
+
+    def call_at(self, at_ms: int, call: Callable[[], None]) -> None:
+        """Call back on the mailbox thread at a processing time. Not part of the state: ask again after a restore."""
+        ...
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        """Run `work` in the background, then `done` with its result or exception on the mailbox thread."""
+        ...
+
+    def release_watermark(self, watermark: int) -> None:
+        """Pass on a watermark that `on_watermark` has held back."""
         ...
 
 
@@ -84,6 +98,11 @@ class Operator(ABC):
     requires_alignment: bool = False
     """Whether its inputs must be aligned at every checkpoint, however long that takes."""
 
+    wants_input: bool = True
+    """False while the operator can take no more records for the moment; its input waits in the channels then."""
+    is_idle: bool = True
+    """False while it works on records in the background: the end of its input waits for them."""
+
     def open(self, context: OperatorContext) -> None:
         """Called once, before anything else. Ask the context for state here; it is filled before `process`."""
 
@@ -91,8 +110,16 @@ class Operator(ABC):
     def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         """Work on records of input number `source`."""
 
-    def on_watermark(self, watermark: int, emit: Emit) -> None:
-        """Event time has reached `watermark`: no older record is expected. Emit what is complete."""
+    def on_restored(self, emit: Emit) -> None:
+        """The state is back, or empty at the first start. Called once, before any record."""
+
+    def on_watermark(self, watermark: int, emit: Emit) -> bool | None:
+        """Event time has reached `watermark`: no older record is expected. Emit what is complete.
+
+        Return True to hold the watermark back, and `release_watermark` it later, in order. Nobody downstream hears
+        of it before. Only the last operator of a chain may do so.
+        """
+        return None
 
     def on_end(self, emit: Emit) -> None:
         """All input has ended. Emit what remains and remove it from the state.

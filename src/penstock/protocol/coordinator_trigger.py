@@ -84,7 +84,7 @@ def _barrier(state: State, checkpoint: CheckpointId, requests: tuple[Request, ..
 
 
 def _has_overflowed(state: State) -> bool:
-    """Whether the last attempt captured more than it may: the next one captures nothing, or none would ever complete."""
+    """Whether the last attempt captured more than it may: then the next one captures nothing, so that one completes."""
     return bool(state.history) and state.history[-1].reason is DeclineReason.CAPTURE_OVERFLOW
 
 

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import pyarrow as pa
 
 from penstock.api.operator import Emit, Operator
 from penstock.errors import PenstockError, UserCodeError
-from penstock.ids import CheckpointId, Generation, SubtaskId
+from penstock.ids import CheckpointId, SubtaskId
 from penstock.plan.physical import Chain, PhysicalPlan
 from penstock.protocol.manifest import Committable, StateKind
 from penstock.runtime.context import Context, Piece
-from penstock.runtime.ports import Clock
+from penstock.runtime.services import Services
 from penstock.runtime.sink_stage import SinkStage
 from penstock.runtime.source_stage import SourceStage
+
+T = TypeVar("T")
 
 
 class OperatorChain:
     """The operators of one subtask. `output` takes what the last one emits."""
 
     def __init__(
-        self, subtask: SubtaskId, plan: PhysicalPlan, generation: Generation, clock: Clock, output: Emit
+        self,
+        subtask: SubtaskId,
+        plan: PhysicalPlan,
+        services: Services,
+        output: Emit,
+        release_watermark: Callable[[int], None],
     ) -> None:
         self.subtask = subtask
         self.chain: Chain = plan.chains[subtask.chain]
@@ -34,17 +42,16 @@ class OperatorChain:
                 self.source = SourceStage(node.name, node.source, subtask.index, self.chain.parallelism)
                 continue
             if node.sink is not None:
-                self.sink = SinkStage(node.name, node.sink, subtask.index, generation)
+                self.sink = SinkStage(node.name, node.sink, subtask.index, services.generation)
                 operator: Operator = self.sink
             else:
                 assert node.operator is not None
                 operator = node.operator()
             self._operators.append(operator)
             key = self.chain.key if node.name == self.chain.name else ()
-            parallelism, groups = self.chain.parallelism, plan.key_groups(subtask)
-            self.contexts.append(
-                Context(node.name, subtask.index, parallelism, plan.max_parallelism, groups, key, clock)
-            )
+            place = subtask.index, self.chain.parallelism, plan.max_parallelism
+            groups = plan.key_groups(subtask)
+            self.contexts.append(Context(node.name, *place, groups, key, services, release_watermark))
         self._emits = self._link(output)
         for operator, context in zip(self._operators, self.contexts, strict=True):
             self._guarded(context, "open", operator.open, context)
@@ -73,9 +80,9 @@ class OperatorChain:
         where = f"operator '{context.operator}', subtask {context.subtask} of {context.parallelism}"
         return UserCodeError(f"{where}: {what} raised {type(error).__name__}: {error}")
 
-    def _guarded(self, context: Context, what: str, call: Callable[..., None], *arguments: object) -> None:
+    def _guarded(self, context: Context, what: str, call: Callable[..., T], *arguments: object) -> T:
         try:
-            call(*arguments)
+            return call(*arguments)
         except PenstockError:
             raise
         except Exception as error:
@@ -93,9 +100,24 @@ class OperatorChain:
         except Exception as error:
             raise self._failed(self.contexts[0], "process", error) from error
 
-    def on_watermark(self, watermark: int) -> None:
+    @property
+    def wants_input(self) -> bool:
+        return all(operator.wants_input for operator in self._operators)
+
+    @property
+    def is_idle(self) -> bool:
+        return all(operator.is_idle for operator in self._operators)
+
+    def on_restored(self) -> None:
         for operator, context, emit in zip(self._operators, self.contexts, self._emits, strict=False):
-            self._guarded(context, "on_watermark", operator.on_watermark, watermark, emit)
+            self._guarded(context, "on_restored", operator.on_restored, emit)
+
+    def on_watermark(self, watermark: int) -> bool:
+        """True if an operator holds the watermark back."""
+        is_held = False
+        for operator, context, emit in zip(self._operators, self.contexts, self._emits, strict=False):
+            is_held = bool(self._guarded(context, "on_watermark", operator.on_watermark, watermark, emit)) or is_held
+        return is_held
 
     def on_end(self) -> None:
         for operator, context, emit in zip(self._operators, self.contexts, self._emits, strict=False):

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 
 from penstock.errors import PipelineError, RestoreError
 from penstock.ids import OperatorName
 from penstock.protocol.manifest import StateKind
-from penstock.runtime.ports import Clock
+from penstock.runtime.services import Services
 from penstock.runtime.state.keyed import KeyedState
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ class Context:
         max_parallelism: int,
         key_groups: range,
         key: tuple[str, ...],
-        clock: Clock,
+        services: Services,
+        release_watermark: Callable[[int], None],
     ) -> None:
         self.operator = operator
         self.subtask = subtask
@@ -69,12 +73,22 @@ class Context:
         self.max_parallelism = max_parallelism
         self.key_groups = key_groups
         self.key = key
-        self._clock = clock
+        self._services = services
+        self._release_watermark = release_watermark
         self._keyed: KeyedState | None = None
         self._batches: dict[str, tuple[StateKind, BatchStateHolder]] = {}
 
     def now_ms(self) -> int:
-        return self._clock.now_ms()
+        return self._services.clock.wall_ms()
+
+    def call_at(self, at_ms: int, call: Callable[[], None]) -> None:
+        self._services.timers.after(max(0, at_ms - self.now_ms()), call)
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        self._services.background.submit(work, done)
+
+    def release_watermark(self, watermark: int) -> None:
+        self._release_watermark(watermark)
 
     @property
     def keyed(self) -> KeyedState:

@@ -19,12 +19,16 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """Monotonic time of this process; says nothing about any other process's."""
+    """Time of this process. All but `wall_ms` is monotonic and says nothing about any other process's."""
 
     def now_ms(self) -> int: ...
 
     def now_us(self) -> int:
         """Finer, for measuring the rate of an operator."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970: for people, and for timers of user code that outlive the process."""
         ...
 
 

@@ -53,7 +53,7 @@ class Subtask:
                     self._full,
                 )
         self._router = Router(subtask, plan, self.outputs)
-        self.chain = OperatorChain(subtask, plan, services.generation, services.clock, self._router.emit)
+        self.chain = OperatorChain(subtask, plan, services, self._router.emit, self._pass_on_watermark)
         self._aligned_only = self.chain.chain.aligned_only
         self.participation = Participation(
             subtask,
@@ -93,6 +93,7 @@ class Subtask:
                 output.send_watermark(restored.watermark)
         self.is_restored = True
         self.participation.on_restored()
+        self.chain.on_restored()
 
     def _discover_later(self) -> None:
         """Ask the source again and again for splits that have appeared, if it says that some may."""
@@ -153,8 +154,8 @@ class Subtask:
         if not self.is_restored or self.has_ended or self._full:
             return False
         if self.chain.source is not None:
-            return not self._source_rests and self.participation.draining is None
-        return bool(self._readable)
+            return not self._source_rests and self.participation.draining is None and self.chain.wants_input
+        return bool(self._readable) and self.chain.wants_input
 
     def work(self) -> bool:
         """Do one slice of work; False if there is none to do right now."""
@@ -171,7 +172,7 @@ class Subtask:
         batch = source.read(min(self._slices.rows_max, self._services.settings.source_rows_max))
         if batch is None:
             self._advance(source.watermark())
-            if source.has_ended:
+            if source.has_ended and self.chain.is_idle:
                 self._end()
             else:
                 self._rest()
@@ -209,6 +210,9 @@ class Subtask:
             reading.pop()
             reading.watermark = item.watermark
             self._advance(min(channel.watermark for channel in self.inputs.values()))
+        elif not self.chain.is_idle:
+            # Records are still being worked on in the background; their results come before the end.
+            self._wait_until_idle(reading)
         else:
             assert isinstance(item, EndItem)
             reading.pop()
@@ -236,10 +240,23 @@ class Subtask:
         if watermark <= self._watermark:
             return
         self._watermark = watermark
-        self.chain.on_watermark(watermark)
+        if not self.chain.on_watermark(watermark):
+            self._pass_on_watermark(watermark)
+
+    def _pass_on_watermark(self, watermark: int) -> None:
         if watermark < MAX_WATERMARK:
             for output in self.outputs.values():
                 output.send_watermark(watermark)
+
+    def _wait_until_idle(self, reading: InputChannel) -> None:
+        """Look at the channel again in a moment; until then it is not on the list."""
+        reading.listed = True
+
+        def look_again() -> None:
+            reading.listed = False
+            self._list(reading)
+
+        self._services.timers.after(1, look_again)
 
     def _end(self) -> None:
         self.chain.on_end()
