@@ -128,11 +128,10 @@ def _check_ending(cluster: Cluster) -> None:
     supervisor = cluster.driver.supervisor
     if supervisor.phase is not Phase.FINISHED and not (cluster.has_refused and cluster.is_rotten):
         cluster.world.violation(f"the pipeline {supervisor.phase.value}: {supervisor.error}")
-    for driver in cluster.drivers[:-1]:
-        error = driver.supervisor.error
-        replaced = driver.process.is_alive and driver.number != cluster.driver.number
-        if replaced and driver.supervisor.phase is Phase.FAILED and not isinstance(error, FencedError):
-            cluster.world.violation(f"the former driver failed, but not because it was fenced: {error}")
+    for driver in cluster.drivers:
+        other = driver is not cluster.driver and driver.process.is_alive and driver.supervisor.phase is Phase.FAILED
+        if other and not isinstance(driver.supervisor.error, FencedError | NoReadableCheckpoint):
+            cluster.world.violation(f"another driver failed, but not because it was fenced: {driver.supervisor.error}")
     if not cluster.has_refused and worker_budget(cluster):
         cluster.world.violation(f"I7 bounds: {worker_budget(cluster)} captured bytes were never given back")
 

@@ -7,7 +7,7 @@ import enum
 import random
 from collections.abc import Callable
 
-from penstock.errors import NoReadableCheckpoint, PenstockError
+from penstock.errors import FencedError, NoReadableCheckpoint, PenstockError
 from penstock.ids import COORDINATOR, Generation, SubtaskId, WorkerId
 from penstock.plan.physical import PhysicalPlan, plan
 from penstock.protocol.barrier import Barrier
@@ -199,7 +199,9 @@ class Cluster:
 
     @property
     def driver(self) -> Driver:
-        return self.drivers[-1]
+        """The one that counts: the last one that was started and not fenced by another."""
+        unfenced = [d for d in self.drivers if not isinstance(d.supervisor.error, FencedError)]
+        return (unfenced or self.drivers)[-1]
 
     def run(self) -> None:
         """Run to the end, or to a violation."""

@@ -80,8 +80,8 @@ def draw(seed: int, only: str | None = None) -> Scenario:
     policy = Policy(
         interval_ms=rng.choice([5, 10, 20]),
         pause_ms_min=rng.choice([0, 0, 2]),
-        # With a small bound a checkpoint may have to be aligned, and alignment takes its time.
-        expiry_ms=rng.choice([60, 400, 2000]) if capture > 2000 else 2000,
+        # Where a checkpoint must be aligned, or may have to be, it takes its time.
+        expiry_ms=rng.choice([60, 400, 2000]) if capture > 2000 and mode is not Mode.ALIGNED else 2000,
         failures_tolerable=rng.choice([2, 10]),
         mode=mode,
         alignment_timeout_ms=rng.choice([0, 1, 3]),

@@ -94,6 +94,7 @@ class Supervisor:
         self.error: Exception | None = None
         self.coordinator: Coordinator | None = None
         self.restarts = 0
+        self._generation: Generation | None = None
         self._failures_at_ms: tuple[int, ...] = ()
         self._heard_at_ms: dict[WorkerId, int] = {}
 
@@ -108,11 +109,11 @@ class Supervisor:
         if self.has_ended:
             return
         self.phase = Phase.CLAIMING
-        store, committers, generation_sinks = self._store, self._committers, bool(self._committers)
+        store, committers, former = self._store, self._committers, self._generation
         shape, options = self._plan.shape(), self._settings.restore
 
         def work() -> Claimed:
-            claimed = take_over(store, shape, has_committing_sinks=generation_sinks, options=options)
+            claimed = take_over(store, shape, has_committing_sinks=bool(committers), options=options, former=former)
             if claimed.recommit is None:
                 for committer in committers.values():
                     committer.sweep(claimed.generation)
@@ -131,6 +132,7 @@ class Supervisor:
             self._failed(claimed)
             return
         self.phase = Phase.RUNNING
+        self._generation = claimed.generation
         self.coordinator = Coordinator(
             self._plan,
             claimed,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from penstock.errors import CorruptBlob, FencedError, NoReadableCheckpoint, RestoreError, StorageError
 from penstock.ids import CheckpointId, Generation
-from penstock.protocol.claims import Takeover, Void, decide_takeover, is_confirmed
+from penstock.protocol.claims import Takeover, Void, decide_takeover, is_confirmed, is_fenced
 from penstock.protocol.commit import CommitPermit, decide_recommit
 from penstock.protocol.manifest import Manifest, PipelineShape, committables_of, segments_of
 from penstock.protocol.manifest_codec import encode_reservation, encode_void
@@ -57,16 +57,24 @@ class Claimed:
 
 
 def take_over(
-    store: Store, shape: PipelineShape, *, has_committing_sinks: bool, options: RestoreOptions | None = None
+    store: Store,
+    shape: PipelineShape,
+    *,
+    has_committing_sinks: bool,
+    options: RestoreOptions | None = None,
+    former: Generation | None = None,
 ) -> Claimed:
     """Own the directory and choose the restore point.
+
+    `former` is the generation that this driver had before, if it is restarting: should somebody else have taken
+    over since, it must not take the directory back (I6).
 
     Raises `FencedError` if somebody else keeps winning, `NoReadableCheckpoint` or `RestoreError` if there is
     something to restore and it cannot be (I8).
     """
     options = options or RestoreOptions()
     directory = Directory(store)
-    takeover = _claim(store, directory)
+    takeover = _claim(store, directory, former)
     for checkpoint in takeover.void:
         store.create(paths.manifest(checkpoint), encode_void(Void(checkpoint, takeover.generation)))
     outcomes = _Outcomes(store, directory)
@@ -86,9 +94,15 @@ def take_over(
             return Claimed(takeover.generation, takeover.first, manifest, recommit, skipped)
 
 
-def _claim(store: Store, directory: Directory) -> Takeover:
+def _claim(store: Store, directory: Directory, former: Generation | None) -> Takeover:
     for _ in range(_TRIES):
-        takeover = decide_takeover(directory.listing())
+        listing = directory.listing()
+        if former is not None and is_fenced(listing, former):
+            raise FencedError(
+                f"generation {listing.newest_generation} of another driver has taken this checkpoint directory over "
+                f"since generation {former} of this one ran: this driver stops, the other one goes on"
+            )
+        takeover = decide_takeover(listing)
         created = store.create(paths.reserved(takeover.first), encode_reservation(takeover.reservation))
         # While we looked the other way, the id may have been used, spent and forgotten: then this was not the next one.
         if created and is_confirmed(takeover, directory.listing()):
