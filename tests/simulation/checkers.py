@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import FencedError
+from penstock.errors import FencedError, NoReadableCheckpoint
 from penstock.ids import CheckpointId
 from penstock.protocol.manifest import Manifest, StateKind
 from penstock.runtime.channel_state import decode_batches

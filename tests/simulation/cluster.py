@@ -28,7 +28,14 @@ from tests.simulation.scheduler import Scheduler
 from tests.simulation.topologies import TOPOLOGIES, Topology
 from tests.simulation.world import World
 
-_EXPECTED_FAILURES = ("InjectedFailure", "simulated disk", "no sign of life", "killed", "checkpoints in a row failed")
+_EXPECTED_FAILURES = (
+    "InjectedFailure",
+    "simulated disk",
+    "no sign of life",
+    "killed",
+    "checkpoints in a row failed",
+    "the driver was not heard of",
+)
 
 
 class Driver:

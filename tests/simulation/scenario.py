@@ -108,6 +108,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         source_retry_ms=1,
         late_barrier_timeout_ms=rng.choice([30, 300]),
         heartbeat_ms=5,
+        driver_silence_ms_max=200,
         segment_bytes=256,
         inline_bytes_max=rng.choice([0, 4096]),
     )

@@ -37,6 +37,8 @@ class Node:
     requires_alignment: bool = False
     chainable: bool = True
     """False: never joined with the operator in front of it."""
+    chainable_after: bool = True
+    """False: nothing is joined behind it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,8 @@ def _chain_to_join(
     if len(inputs) != 1 or not node.chainable or inputs[0].partitioning is not Partitioning.FORWARD:
         return None
     upstream = inputs[0].upstream
-    return chain_of[upstream] if len(graph.out_of(upstream)) == 1 else None
+    is_alone = len(graph.out_of(upstream)) == 1
+    return chain_of[upstream] if is_alone and graph.node(upstream).chainable_after else None
 
 
 def _check_forward(graph: Graph, link: Link, parallelism: int) -> None:

@@ -17,6 +17,16 @@ from penstock.protocol.barrier import Barrier
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import SubtaskReport
 
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a process listens: on its own host through a socket file, from elsewhere through an address."""
+
+    host: str
+    local: str
+    remote: str
+
+
 # --- from worker to worker, on a channel ---
 
 
@@ -89,7 +99,25 @@ class StopFrame:
     generation: Generation
 
 
+@dataclass(frozen=True, slots=True)
+class WelcomeFrame:
+    """The gang is complete: where each worker can be reached, in the order of their ids."""
+
+    generation: Generation
+    endpoints: tuple[Endpoint, ...]
+
+
 # --- from worker to coordinator ---
+
+
+@dataclass(frozen=True, slots=True)
+class HelloFrame:
+    """A worker has come up; this is where it listens."""
+
+    generation: Generation
+    worker: WorkerId
+    endpoint: Endpoint
+    process: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,4 +188,6 @@ Frame: TypeAlias = (
     | EndedFrame
     | FailedFrame
     | HeartbeatFrame
+    | HelloFrame
+    | WelcomeFrame
 )

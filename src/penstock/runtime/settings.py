@@ -31,6 +31,8 @@ class WorkerSettings:
     late_barrier_timeout_ms: int = 60_000
     heartbeat_ms: int = 1_000
     """How often a worker gives a sign of life."""
+    driver_silence_ms_max: int = 30_000
+    """A worker that has not heard of the driver for so long ends itself."""
     segment_bytes: int = 4 * MIB
     """Keyed state is written in pieces of about this size, cut between key groups."""
     inline_bytes_max: int = 4_096

@@ -14,7 +14,7 @@ from typing import Protocol, assert_never
 
 from penstock.connectors.sink import Committer
 from penstock.errors import FencedError, JobFailed, PenstockError, RestoreError
-from penstock.ids import Generation, OperatorName, WorkerId
+from penstock.ids import COORDINATOR, Generation, OperatorName, WorkerId
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.coordinator_events import FailJob, Finish, RequestDeclined, RequestResult, StopFenced
 from penstock.protocol.coordinator_state import Policy, RequestKind
@@ -22,7 +22,7 @@ from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.restart import GiveUp, RestartAfter, RestartPolicy, decide_restart, recent
 from penstock.runtime.coordinator import Coordinator, Ending
-from penstock.runtime.frames import FailedFrame, Frame, StopFrame
+from penstock.runtime.frames import FailedFrame, Frame, HeartbeatFrame, StopFrame
 from penstock.runtime.ports import Background, Clock, Transport
 from penstock.runtime.services import Journal
 from penstock.runtime.takeover import Claimed, RestoreOptions, take_over
@@ -158,6 +158,8 @@ class Supervisor:
         def look() -> None:
             if self.phase is not Phase.RUNNING or self.coordinator is None or self.coordinator.generation != generation:
                 return
+            for worker in range(self._plan.workers):
+                self._transport.send(WorkerId(worker), HeartbeatFrame(generation, COORDINATOR))
             silent_since = self._clock.now_ms() - self._settings.silence_ms_max
             silent = [worker for worker, at_ms in self._heard_at_ms.items() if at_ms < silent_since]
             if silent:

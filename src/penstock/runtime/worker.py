@@ -80,6 +80,7 @@ class Worker:
         self._receivers: dict[int, Subtask] = {}
         self._senders: dict[int, Subtask] = {}
         self._restoring = 0
+        self._heard_at_ms = clock.now_ms()
         self.has_stopped = False
         self.failure: BaseException | None = None
         self.frames_fenced = 0
@@ -111,6 +112,10 @@ class Worker:
             100 * held_up // count if count else 0,
         )
         services.transport.send(COORDINATOR, beat)
+        silent_ms = services.clock.now_ms() - self._heard_at_ms
+        if silent_ms > services.settings.driver_silence_ms_max:
+            # Nobody would commit what we do, and somebody else may have taken over (I6).
+            raise PenstockError(f"the driver was not heard of for {silent_ms} ms: it is gone, or cannot be reached")
         services.timers.after(services.settings.heartbeat_ms, self._beat)
 
     def _open_subtasks(self) -> None:
@@ -176,6 +181,8 @@ class Worker:
                     subtask.participation.on_trigger(barrier)
             case StopFrame():
                 self.stop()
+            case HeartbeatFrame():
+                self._heard_at_ms = self._services.clock.now_ms()
             case _:
                 # Completion is known from the next barrier; nothing else is for a worker.
                 pass
@@ -209,6 +216,10 @@ class Worker:
     def fire_timers(self) -> None:
         if not self.has_stopped:
             self._guard(None, self._services.timers.fire)
+
+    def fail(self, error: Exception) -> None:
+        """End because of something that happened outside: a connection that broke."""
+        self._fail(None, error)
 
     def _call_back(self, call: Callable[[], None]) -> None:
         if not self.has_stopped:

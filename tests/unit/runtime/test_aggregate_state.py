@@ -268,6 +268,24 @@ def test_a_sum_is_watched_after_a_restore_too() -> None:
         restored_from(state.snapshot().encode(100), SUM).update(batch_of([(1, 1)]))
 
 
+def test_a_sum_that_leaves_64_bits_by_small_steps_is_an_error() -> None:
+    state = state_of(SUM)
+    for step in (2**61, 2**61, 2**61, 2**61 - 1):
+        state.update(batch_of([(1, step)]))
+    assert found(state.current()) == {1: (LARGEST,)}
+    with pytest.raises(DataError, match="left the range"):
+        state.update(batch_of([(1, 1)]))
+
+
+def test_a_sum_is_watched_after_a_restore_into_a_state_in_use() -> None:
+    large, state = state_of(SUM), state_of(SUM)
+    large.update(batch_of([(1, LARGEST)]))
+    state.update(batch_of([(2, 1)]))
+    state.restore([piece.batch for piece in large.snapshot().encode(100)])
+    with pytest.raises(DataError, match="left the range"):
+        state.update(batch_of([(1, 1)]))
+
+
 def test_an_unsigned_value_beyond_the_range_is_an_error() -> None:
     with pytest.raises(DataError, match="left the range"):
         state_of(SUM).update(batch_of([(1, 2**63)], value=pa.uint64()))

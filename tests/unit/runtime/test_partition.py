@@ -57,6 +57,14 @@ def test_a_split_holds_every_row_once_in_its_order(data: st.DataObject, n: int, 
     assert [(receiver, rows_of(part)) for receiver, part in split] == sorted(model.items())
 
 
+@pytest.mark.parametrize("n", [256, 257, 65_536, 65_537])
+def test_receivers_with_large_numbers_are_told_apart(n: int) -> None:
+    receivers = np.array([n - 1, 0, n // 2, 1, n - 1, n - 2, 0])
+    split = split_by_receiver(batch_of(7), receivers, n)
+    model = [(0, [1, 6]), (1, [3]), (n // 2, [2]), (n - 2, [5]), (n - 1, [0, 4])]
+    assert [(receiver, rows_of(part)) for receiver, part in split] == model
+
+
 def test_a_batch_for_one_receiver_is_handed_over_as_it_is() -> None:
     batch = batch_of(10)
     ((receiver, part),) = split_by_receiver(batch, np.full(10, 3), 7)

@@ -14,25 +14,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.api.aggregates import Aggregate as Aggregate
+from penstock.api.aggregates import Function as Function
 from penstock.errors import DataError
 from penstock.runtime.keys import fixed_width_values
 from penstock.runtime.state.columns import array_of_values, fits_word, words_of
 from penstock.runtime.state.slot_table import Slots
 
-Function: TypeAlias = Literal["sum", "count", "min", "max", "mean", "first", "last"]
 Numbers: TypeAlias = npt.NDArray[Any]
 
 _INT64_MAX = 2**63 - 1
 _LOW = np.int64(0xFFFFFFFF)
-
-
-@dataclass(frozen=True, slots=True)
-class Aggregate:
-    """One output column: `function` over `column`, which only a count may do without."""
-
-    function: Function
-    column: str | None
-    output: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.api.aggregates import Aggregate
 from penstock.errors import DataError, PipelineError, RestoreError
 from penstock.runtime.keys import key_groups
-from penstock.runtime.state.accumulators import Accumulator, Aggregate, accumulators_of
+from penstock.runtime.state.accumulators import Accumulator, accumulators_of
 from penstock.runtime.state.aggregate_columns import Columns, ColumnsSnapshot
 from penstock.runtime.state.columns import plain_type
 from penstock.runtime.state.pieces import (

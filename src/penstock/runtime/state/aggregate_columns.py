@@ -172,10 +172,8 @@ class Columns:
             self.numbers = {label: with_capacity(column, size) for label, column in self.numbers.items()}
             self.is_set = {name: with_capacity(column, size) for name, column in self.is_set.items()}
             self._open = []  # the snapshots have the old columns to themselves
-        for accumulator in self.accumulators:
+        for accumulator in self.accumulators:  # in `is_set` there is nothing to do: room is made of zeros
             self.numbers[accumulator.label][self._ready : size] = accumulator.initial
-        for column in self.is_set.values():
-            column[self._ready : size] = False
         self._ready = size
 
 

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from penstock.api.aggregates import Aggregate
 from penstock.errors import PipelineError, RestoreError
-from penstock.runtime.state.accumulators import Aggregate
+from penstock.runtime.keys import key_groups
 from penstock.runtime.state.aggregate import AggregateState
 from penstock.runtime.state.pieces import KeyedPiece, KeyedStateLike, StateSnapshot
 from penstock.runtime.state.row_states import KeyCursor, ListState, MapState, RowState, ValueState
@@ -44,6 +45,11 @@ class KeyedState:
     def set_key(self, key_group: int, key: tuple[Any, ...]) -> None:
         """Move all row states to `key`, a tuple of the key's columns."""
         self._cursor.move(key_group, key)
+
+    def groups_of(self, keys: pa.RecordBatch) -> list[int]:
+        """The key group of each row of `keys`, which has the key's columns in their order and no others."""
+        groups: list[int] = key_groups(keys, keys.schema.names, self.max_parallelism).tolist()
+        return groups
 
     def value(self, name: str, schema: pa.Schema) -> ValueState:
         return self._row_state(ValueState(name, self._cursor, schema))

@@ -106,6 +106,10 @@ class RowState(ABC):
         if not entries:
             del self._groups[self._cursor.key_group]
 
+    def keys_held(self) -> list[tuple[int, Row]]:
+        """Every key that has anything in this state, with its key group: to take up again what a restore brought."""
+        return [(number, key) for number, group in sorted(self._groups.items()) for key in group.entries]
+
     def snapshot(self) -> RowSnapshot:
         """References to the key groups, whose number is all that the time depends on."""
         self._epoch += 1

@@ -1,0 +1,19 @@
+"""What a columnar aggregate is, as a value: the API describes it, the runtime's state computes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+Function: TypeAlias = Literal["sum", "count", "min", "max", "mean", "first", "last"]
+
+FUNCTIONS: tuple[str, ...] = get_args(Function)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One output column: `function` over `column`, which only a count may do without."""
+
+    function: Function
+    column: str | None
+    output: str

@@ -1,0 +1,70 @@
+"""The owner's note in a checkpoint directory: a live driver tells others to stay away.
+
+Safety does not rest on it (see `protocol.claims`): a second driver would fence the first. The note is there so that
+starting a pipeline twice by mistake is an error for the second, instead of the end of the first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+
+from penstock.errors import OptionError, StorageError
+from penstock.storage import paths
+from penstock.storage.port import Store
+
+BEAT_MS = 2_000
+_STALE_MS = 10_000
+
+
+class Lease:
+    """One driver's note."""
+
+    def __init__(self, store: Store, pipeline: str) -> None:
+        self._store = store
+        self._note = {"pipeline": pipeline, "host": socket.gethostname(), "pid": os.getpid()}
+
+    def check(self) -> None:
+        """Raise `OptionError` if another driver that lives owns the directory."""
+        note = self._read()
+        if note is None or not _is_alive(note):
+            return
+        who = f"pipeline '{note.get('pipeline')}' in process {note.get('pid')} on {note.get('host')}"
+        raise OptionError(
+            f"the checkpoint directory is in use by {who}: stop that one first, or give this pipeline a directory "
+            f"of its own. (If that process is gone, wait {_STALE_MS // 1000} seconds.)"
+        )
+
+    def beat(self) -> None:
+        """Renew the note. Runs in the background."""
+        content = json.dumps({**self._note, "beat_ms": time.time_ns() // 1_000_000}).encode()
+        self._store.write(paths.OWNER, [content])
+
+    def release(self) -> None:
+        self._store.delete(paths.OWNER)
+
+    def _read(self) -> dict[str, object] | None:
+        if paths.OWNER not in self._store.list(paths.OWNER):
+            return None
+        try:
+            note = json.loads(self._store.read(paths.OWNER))
+        except (StorageError, ValueError):
+            return None
+        return note if isinstance(note, dict) else None
+
+
+def _is_alive(note: dict[str, object]) -> bool:
+    beat_ms, pid = note.get("beat_ms"), note.get("pid")
+    if not isinstance(beat_ms, int) or time.time_ns() // 1_000_000 - beat_ms > _STALE_MS:
+        return False
+    if note.get("host") != socket.gethostname() or not isinstance(pid, int):
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

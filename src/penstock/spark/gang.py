@@ -1,0 +1,162 @@
+"""The gang on Spark: each attempt is one job of one barrier stage, watched from a thread of its own.
+
+A failed barrier stage is not tried again by Spark, so its end, whatever it is, is reported to the supervisor, which
+decides. The transport of the driver is made anew for each attempt, with new secrets.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError
+from penstock.ids import COORDINATOR, Generation, WorkerId
+from penstock.plan.physical import PhysicalPlan
+from penstock.protocol.manifest import Manifest
+from penstock.runtime.frames import Endpoint, Frame, HelloFrame, WelcomeFrame
+from penstock.runtime.settings import WorkerSettings
+from penstock.runtime.wire import BrokenLink
+from penstock.runtime.zmq_transport import ZmqTransport, make_secrets
+from penstock.spark.task import Attempt, task
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """How a worker opens the store."""
+
+    url: str
+    options: dict[str, object]
+
+
+class SparkGang:
+    """Starts and ends workers on Spark, and carries frames between them and the driver."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        job_name: str,
+        settings: WorkerSettings,
+        store: StoreAddress,
+        address: str | None,
+        failed: Callable[[Generation, Exception], None],
+    ) -> None:
+        self._spark = spark
+        self._job_name = job_name
+        self._settings = settings
+        self._store = store
+        self._address = address
+        self._failed = failed
+        self._transport: ZmqTransport | None = None
+        self._lock = threading.Lock()
+        self._endpoints: dict[WorkerId, Endpoint] = {}
+        self._generation: Generation | None = None
+        self._workers = 0
+        self.processes: dict[WorkerId, int] = {}
+        """Process ids of the current workers."""
+
+    # --- the gang port ---
+
+    def launch(self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None) -> None:
+        self._close_transport()
+        secrets = make_secrets()
+        transport = ZmqTransport(COORDINATOR, secrets, self._address)
+        with self._lock:
+            self._transport = transport
+        self._endpoints, self.processes = {}, {}
+        self._generation, self._workers = generation, plan.workers
+        attempt = Attempt(
+            generation,
+            plan,
+            self._settings,
+            secrets,
+            transport.endpoint,
+            self._store.url,
+            manifest,
+            self._address is None,
+            self._store.options,
+        )
+        threading.Thread(target=self._run_job, args=(attempt,), name=f"penstock-job-{generation}", daemon=True).start()
+
+    def cancel(self, generation: Generation) -> None:
+        # Workers that live have been told to stop; this is for those that do not listen any more.
+        threading.Thread(target=self._interrupt, args=(generation,), daemon=True).start()
+
+    def _tag(self, generation: Generation) -> str:
+        return f"penstock-{self._job_name}-{generation}"
+
+    def _run_job(self, attempt: Attempt) -> None:
+        tag = self._tag(attempt.generation)
+        try:
+            self._spark.addTag(tag)
+            workers = attempt.plan.workers
+            slots = self._spark.range(0, workers, 1, workers)
+            slots.mapInArrow(task(attempt), "worker long", barrier=True).collect()
+            error: Exception = PenstockError("all workers have left before the pipeline was finished")
+        except Exception as failure:
+            error = failure
+        self._failed(attempt.generation, error)
+
+    def _interrupt(self, generation: Generation) -> None:
+        # A session that is being stopped ends its jobs itself.
+        try:
+            self._spark.interruptTag(self._tag(generation))
+        except Exception as error:
+            self._failed(generation, error)
+
+    # --- the transport port of the driver ---
+
+    def send(self, to: WorkerId, frame: Frame) -> None:
+        if self._transport is not None:
+            self._transport.send(to, frame)
+
+    def receive(self) -> Iterator[Frame]:
+        """What has arrived for the supervisor; the gang's own frames are dealt with here."""
+        transport = self._transport
+        if transport is None:
+            return
+        try:
+            for frame in transport.receive():
+                if isinstance(frame, HelloFrame):
+                    self._on_hello(transport, frame)
+                yield frame
+        except BrokenLink as error:
+            if self._generation is not None:
+                self._failed(self._generation, error)
+
+    def _on_hello(self, transport: ZmqTransport, hello: HelloFrame) -> None:
+        if hello.generation != self._generation or hello.worker in self._endpoints:
+            return
+        self._endpoints[hello.worker] = hello.endpoint
+        self.processes[hello.worker] = hello.process
+        transport.connect(hello.worker, hello.endpoint)
+        if len(self._endpoints) == self._workers:
+            endpoints = tuple(self._endpoints[WorkerId(number)] for number in range(self._workers))
+            for number in range(self._workers):
+                transport.send(WorkerId(number), WelcomeFrame(hello.generation, endpoints))
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Sleep until something arrives; False if there is nothing to wait on yet."""
+        if self._transport is None:
+            return False
+        self._transport.wait(timeout_ms)
+        return True
+
+    def wake(self) -> None:
+        with self._lock:
+            if self._transport is not None:
+                self._transport.wake()
+
+    def _close_transport(self) -> None:
+        with self._lock:
+            transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.flush()
+            transport.close()
+
+    def close(self) -> None:
+        self._close_transport()

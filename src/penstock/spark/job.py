@@ -1,0 +1,268 @@
+"""A running pipeline, as its user holds it: the handle, and the thread behind it.
+
+The thread is the driver's mailbox: it runs the supervisor, and with it coordinator and committer. The handle talks to
+it by posting calls and waiting for their answers, from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.connectors.sink import Committer
+from penstock.errors import JobFailed, PenstockError
+from penstock.ids import CheckpointId, Generation, OperatorName, WorkerId
+from penstock.plan.physical import PhysicalPlan
+from penstock.protocol.coordinator_events import RequestCompleted, RequestResult
+from penstock.protocol.coordinator_state import RequestKind
+from penstock.protocol.history import AttemptRecord
+from penstock.runtime.export import export_checkpoint
+from penstock.runtime.frames import HeartbeatFrame
+from penstock.runtime.lease import BEAT_MS, Lease
+from penstock.runtime.supervisor import Phase, Supervisor
+from penstock.runtime.threads import Mail, ThreadBackground
+from penstock.runtime.zmq_transport import RealClock
+from penstock.spark.gang import SparkGang, StoreAddress
+from penstock.spark.settings import Settings
+from penstock.storage import open_store
+from penstock.storage.port import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A pipeline at a glance."""
+
+    name: str
+    phase: Phase
+    generation: Generation | None
+    restarts: int
+    rows_in: int
+    """Read by the sources of this attempt."""
+    rows_out: int
+    """Taken by the sinks of this attempt."""
+    backpressure_percent: int
+    """Of the subtasks, how many are held up by a full output."""
+    last_checkpoint: CheckpointId | None
+    last_error: str | None
+
+
+class Job:
+    """A pipeline that was started. Its methods may be called from any thread."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        name: str,
+        plan: PhysicalPlan,
+        settings: Settings,
+        committers: Mapping[OperatorName, Committer],
+        store: Store,
+        address: StoreAddress,
+        network: str | None,
+    ) -> None:
+        self.name = name
+        self.plan = plan
+        self._store = store
+        self._clock = RealClock()
+        self._bell = threading.Event()
+        self._mail = Mail(self._ring)
+        self._background = ThreadBackground(self._mail, name=f"penstock-{name}")
+        self._gang = SparkGang(spark, name, settings.worker(), address, network, self._on_gang_failed)
+        self._supervisor = Supervisor(
+            plan,
+            settings.supervisor(),
+            committers,
+            self._gang,
+            self._clock,
+            self._gang,
+            self._background,
+            store,
+        )
+        self._lease = Lease(store, name)
+        self._beats: dict[WorkerId, HeartbeatFrame] = {}
+        self._history: tuple[AttemptRecord, ...] = ()
+        self._ended = threading.Event()
+        self._crash: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=f"penstock-driver-{name}", daemon=True)
+
+    def _start(self) -> Job:
+        self._lease.check()
+        self._lease.beat()
+        self._thread.start()
+        return self
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        supervisor = self._supervisor
+        try:
+            self._keep_lease()
+            supervisor.start()
+            while not supervisor.has_ended:
+                self._turn()
+            self._turn()
+        except Exception as error:
+            self._crash = error
+            supervisor.stop()
+        finally:
+            self._ended.set()
+            self._background.close()
+            self._gang.close()
+            self._release_lease()
+
+    def _turn(self) -> None:
+        supervisor = self._supervisor
+        for frame in self._gang.receive():
+            if isinstance(frame, HeartbeatFrame):
+                self._beats[frame.worker] = frame
+            supervisor.deliver(frame)
+        self._bell.clear()
+        self._mail.deliver()
+        supervisor.timers.fire()
+        self._remember()
+        if supervisor.has_ended or self._mail:
+            return
+        at_ms = supervisor.timers.next_at_ms
+        sleep_ms = 1000 if at_ms is None else max(0, min(1000, at_ms - self._clock.now_ms()))
+        if not self._gang.wait(sleep_ms):
+            self._bell.wait(sleep_ms / 1000)
+
+    def _remember(self) -> None:
+        """Keep the history of earlier attempts too: a restart must not hide why it happened."""
+        coordinator = self._supervisor.coordinator
+        if coordinator is not None and coordinator.history:
+            newest = coordinator.history[0].checkpoint
+            before = tuple(record for record in self._history if record.checkpoint < newest)
+            self._history = (*before, *coordinator.history)[-100:]
+
+    def _ring(self) -> None:
+        self._bell.set()
+        self._gang.wake()
+
+    def _on_gang_failed(self, generation: Generation, error: Exception) -> None:
+        self._mail.post(lambda: self._supervisor.on_gang_failed(generation, error))
+
+    def _keep_lease(self) -> None:
+        def renewed(outcome: object) -> None:
+            # A directory that cannot be written shows itself soon enough, in the checkpoints.
+            self._supervisor.timers.after(BEAT_MS, self._keep_lease)
+
+        self._background.submit(self._lease.beat, renewed)
+
+    def _release_lease(self) -> None:
+        try:
+            self._lease.release()
+        except PenstockError as error:
+            self._crash = self._crash or error
+
+    # --- what a user asks ---
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the pipeline has ended: True, or False if it has not within `timeout` seconds.
+
+        Raises what it failed with.
+        """
+        if not self._ended.wait(timeout):
+            return False
+        self._raise_failure()
+        return True
+
+    def _raise_failure(self) -> None:
+        error = self._crash or (self._supervisor.error if self._supervisor.phase is Phase.FAILED else None)
+        if error is not None:
+            raise error
+
+    def stop(self, drain: bool = False, timeout: float | None = None) -> CheckpointId | None:
+        """End the pipeline: at once, or with `drain` after a last savepoint, whose id is returned.
+
+        Either way it resumes where its newest checkpoint is, if it is started again.
+        """
+        if drain:
+            checkpoint = self._request(RequestKind.DRAIN, timeout)
+            self.wait(timeout)
+            return checkpoint
+        self._call(self._supervisor.stop, timeout)
+        self._ended.wait(timeout)
+        return None
+
+    def checkpoint(self, timeout: float | None = None) -> CheckpointId:
+        """Take a checkpoint now, and wait until it is durable and its output published."""
+        return self._request(RequestKind.CHECKPOINT, timeout)
+
+    def savepoint(self, path: str | None = None, timeout: float | None = None) -> CheckpointId:
+        """Take a savepoint: aligned, complete in itself, and never removed by retention.
+
+        With a `path` it is copied there as well, to start other pipelines from.
+        """
+        checkpoint = self._request(RequestKind.SAVEPOINT, timeout)
+        if path is not None:
+            export_checkpoint(self._store, checkpoint, open_store(path))
+        return checkpoint
+
+    @property
+    def status(self) -> Status:
+        supervisor, coordinator = self._supervisor, self._supervisor.coordinator
+        beats = list(self._beats.values())
+        completed = [record.checkpoint for record in self._history if record.reason is None]
+        error = self._crash or supervisor.error
+        return Status(
+            self.name,
+            supervisor.phase,
+            coordinator.generation if coordinator is not None else None,
+            supervisor.restarts,
+            sum(beat.rows_in for beat in beats),
+            sum(beat.rows_out for beat in beats),
+            sum(beat.backpressured_percent for beat in beats) // max(1, len(beats)),
+            completed[-1] if completed else None,
+            str(error) if error is not None else None,
+        )
+
+    def checkpoints(self) -> tuple[AttemptRecord, ...]:
+        """The last checkpoints, completed or not, with their figures; newest last."""
+        return self._history
+
+    @property
+    def last_error(self) -> Exception | None:
+        """What the last failure was, even if the pipeline has recovered from it."""
+        return self._crash or self._supervisor.error
+
+    @property
+    def worker_processes(self) -> dict[WorkerId, int]:
+        """Process ids of the current workers, for those who want to look at them, or kill them."""
+        return dict(self._gang.processes)
+
+    def _request(self, kind: RequestKind, timeout: float | None) -> CheckpointId:
+        answer: Future[RequestResult] = Future()
+        self._mail.post(lambda: self._supervisor.request(kind, answer.set_result))
+        result = self._await(answer, timeout, f"the {kind.value}")
+        if isinstance(result, RequestCompleted):
+            return result.checkpoint
+        detail = f" ({result.detail})" if result.detail else ""
+        raise PenstockError(f"the {kind.value} of pipeline '{self.name}' was declined: {result.reason.value}{detail}")
+
+    def _call(self, call: Callable[[], T], timeout: float | None) -> T:
+        answer: Future[T] = Future()
+        self._mail.post(lambda: answer.set_result(call()))
+        return self._await(answer, timeout, "the answer")
+
+    def _await(self, answer: Future[T], timeout: float | None, what: str) -> T:
+        waited = 0.0
+        while True:
+            try:
+                return answer.result(0.1)
+            except FutureTimeout:
+                waited += 0.1
+                if self._ended.is_set() and not answer.done():
+                    self._raise_failure()
+                    raise JobFailed(f"pipeline '{self.name}' has ended ({self._supervisor.phase.value})") from None
+                if timeout is not None and waited >= timeout:
+                    raise TimeoutError(f"{what} of pipeline '{self.name}' did not come within {timeout} s") from None

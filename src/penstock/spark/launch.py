@@ -1,0 +1,65 @@
+"""Starting a pipeline on Spark: everything is checked first, so that what can go wrong goes wrong here."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from penstock.api.graph import Graph
+from penstock.connectors.sink import Committer
+from penstock.errors import OptionError
+from penstock.ids import OperatorName
+from penstock.plan.physical import plan as plan_graph
+from penstock.runtime.export import import_checkpoint
+from penstock.spark.gang import StoreAddress
+from penstock.spark.job import Job
+from penstock.spark.preflight import check_session, is_single_host
+from penstock.spark.settings import Settings
+from penstock.storage import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def start(
+    graph: Graph,
+    spark: SparkSession,
+    checkpoints: str | os.PathLike[str],
+    *,
+    parallelism: int | None = None,
+    workers: int | None = None,
+    restore: str | int | None = None,
+    storage_options: dict[str, object] | None = None,
+    **options: Any,
+) -> Job:
+    """Start a pipeline, or resume it if `checkpoints` holds checkpoints of it.
+
+    `parallelism` is for operators that name none (default: the slots of the session, at most `workers`), `workers`
+    the number of Spark tasks (default: the largest parallelism). `restore` names the checkpoint to start from: an id
+    in `checkpoints`, or the path of a savepoint. All else is described at `Settings`.
+    """
+    settings = Settings.of(options)
+    if parallelism is not None and parallelism < 1:
+        raise OptionError(f"parallelism is {parallelism}: it must be at least 1")
+    if workers is not None and workers < 1:
+        raise OptionError(f"workers is {workers}: it must be at least 1")
+    if parallelism is None:
+        parallelism = workers or min(_default_parallelism(spark), graph.max_parallelism)
+    plan = plan_graph(graph, parallelism, workers)
+    check_session(spark, plan.workers)
+    store = open_store(checkpoints, storage_options=storage_options)
+    if restore is not None:
+        import_checkpoint(store, restore, storage_options)
+    committers: dict[OperatorName, Committer] = {}
+    for node in graph.nodes:
+        committer = node.sink.committer() if node.sink is not None else None
+        if committer is not None:
+            committers[node.name] = committer
+    network = None if is_single_host(spark) else spark.conf.get("spark.driver.host")
+    address = StoreAddress(getattr(store, "url", os.fspath(checkpoints)), storage_options or {})
+    return Job(spark, graph.name, plan, settings, committers, store, address, network)._start()
+
+
+def _default_parallelism(spark: SparkSession) -> int:
+    context = getattr(spark, "_sc", None)
+    return max(1, int(context.defaultParallelism)) if context is not None else 1

@@ -1,0 +1,57 @@
+"""Before anything is submitted: can this session run a gang of so many workers at all?
+
+Spark would answer these questions too, but late, or by waiting for ever.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from penstock.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_EXECUTORS_MS_MAX = 30_000
+"""So long executors may take to register after a session was started."""
+
+
+def is_single_host(spark: SparkSession) -> bool:
+    """Whether all executors are on the driver's host."""
+    return spark.conf.get("spark.master", "").startswith("local")  # type: ignore[union-attr]
+
+
+def check_session(spark: SparkSession, workers: int) -> None:
+    """Raise `OptionError` unless `workers` tasks can run at the same time."""
+    if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        raise OptionError(
+            "dynamic allocation is on, and Spark refuses barrier stages then: start the session with "
+            "spark.dynamicAllocation.enabled=false and a fixed number of executors"
+        )
+    slots = _slots(spark)
+    until = time.monotonic() + _EXECUTORS_MS_MAX / 1000
+    while slots < workers and not _is_plain_local(spark) and time.monotonic() < until:
+        time.sleep(0.25)
+        slots = _slots(spark)
+    if slots < workers:
+        raise OptionError(
+            f"the pipeline needs {workers} workers at the same time, and this session has {slots} slots "
+            f"(master {spark.conf.get('spark.master', '?')}): start it with at least {workers} cores, "
+            f"lower the parallelism, or put several subtasks on one worker with workers={max(slots, 1)}"
+        )
+
+
+def _is_plain_local(spark: SparkSession) -> bool:
+    master = spark.conf.get("spark.master", "") or ""
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def _slots(spark: SparkSession) -> int:
+    """How many tasks can run at the same time, now."""
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        # Spark Connect does not say; Spark itself will, when the job is submitted.
+        return 1 << 30
+    scala = context._jsc.sc()
+    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))

@@ -1,0 +1,118 @@
+"""The settings of a pipeline, as its user writes them: seconds, bytes, and names."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from penstock.errors import OptionError
+from penstock.protocol.coordinator_state import Mode, Policy
+from penstock.protocol.recovery import FallBack
+from penstock.protocol.restart import RestartPolicy
+from penstock.runtime.settings import WorkerSettings
+from penstock.runtime.supervisor import SupervisorSettings
+from penstock.runtime.takeover import RestoreOptions
+
+_MODES = {
+    "aligned": Mode.ALIGNED,
+    "unaligned": Mode.UNALIGNED,
+    "aligned-with-timeout": Mode.ALIGNED_WITH_TIMEOUT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What can be set for a pipeline. Times are seconds, as numbers or as `timedelta`."""
+
+    checkpoint_interval: float | timedelta | None = 10.0
+    """From the start of one checkpoint to the start of the next; None for none but those that are asked for."""
+    checkpoint_mode: str = "aligned-with-timeout"
+    """"aligned", "unaligned", or aligned until `alignment_timeout` has passed."""
+    alignment_timeout: float | timedelta = 1.0
+    checkpoint_timeout: float | timedelta = 600.0
+    """A checkpoint that is not complete after this is given up."""
+    minimum_pause: float | timedelta = 0.0
+    tolerable_failures: int = 3
+    """So many checkpoints in a row may fail; one more restarts the pipeline."""
+    retained_checkpoints: int = 3
+    inflight_bytes_max: int = 256 * 1024 * 1024
+    """In-flight data that one worker may capture for a checkpoint."""
+    channel_bytes: int = 1024 * 1024
+    """What may be on the way on one channel."""
+    restarts_max: int = 10
+    """So many failures within `restart_window` are followed by a restart."""
+    restart_window: float | timedelta = 600.0
+    restart_delay: float | timedelta = 0.2
+    """Doubles from failure to failure, up to `restart_delay_max`."""
+    restart_delay_max: float | timedelta = 30.0
+    worker_silence: float | timedelta = 10.0
+    """A worker that was not heard of for so long counts as dead."""
+    start_timeout: float | timedelta = 120.0
+    """So long the workers may take to come up."""
+    allow_output_twice: bool = False
+    """Whether to go back past a damaged checkpoint although its output may have been published."""
+    allow_dropped_state: bool = False
+    """Whether state of an operator that the pipeline no longer has may be dropped."""
+
+    def __post_init__(self) -> None:
+        if self.checkpoint_mode not in _MODES:
+            raise OptionError(f"checkpoint_mode is {self.checkpoint_mode!r}: it must be one of {', '.join(_MODES)}")
+        self.supervisor()
+        self.worker()
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Settings:
+        """Settings from keyword arguments; one that does not exist is an error with the nearest that does."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+                raise OptionError(f"there is no setting {name!r}: {hint}")
+        return cls(**options)
+
+    def supervisor(self) -> SupervisorSettings:
+        interval = self.checkpoint_interval
+        policy = Policy(
+            interval_ms=None if interval is None else _ms("checkpoint_interval", interval),
+            pause_ms_min=_ms("minimum_pause", self.minimum_pause),
+            expiry_ms=_ms("checkpoint_timeout", self.checkpoint_timeout),
+            failures_tolerable=self.tolerable_failures,
+            mode=_MODES[self.checkpoint_mode],
+            alignment_timeout_ms=_ms("alignment_timeout", self.alignment_timeout),
+            retained=self.retained_checkpoints,
+        )
+        restart = RestartPolicy(
+            self.restarts_max,
+            _ms("restart_window", self.restart_window),
+            _ms("restart_delay", self.restart_delay),
+            _ms("restart_delay_max", self.restart_delay_max),
+        )
+        fall_back = FallBack.ALLOW_DUPLICATES if self.allow_output_twice else FallBack.SAFE
+        return SupervisorSettings(
+            policy,
+            restart,
+            RestoreOptions(fall_back, self.allow_dropped_state),
+            _ms("worker_silence", self.worker_silence),
+            _ms("start_timeout", self.start_timeout),
+        )
+
+    def worker(self) -> WorkerSettings:
+        silence_ms = _ms("worker_silence", self.worker_silence)
+        return WorkerSettings(
+            window_bytes=self.channel_bytes,
+            output_bytes_max=self.channel_bytes,
+            capture_bytes_max=self.inflight_bytes_max,
+            heartbeat_ms=max(1, min(1000, silence_ms // 4)),
+            driver_silence_ms_max=3 * silence_ms,
+        )
+
+
+def _ms(name: str, value: float | timedelta) -> int:
+    seconds: object = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
+        raise OptionError(f"{name} is {value!r}: it must be a number of seconds, or a timedelta")
+    return round(seconds * 1000)

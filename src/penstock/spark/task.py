@@ -1,0 +1,115 @@
+"""What runs inside a Spark task: one worker, from the first word to the driver until it is told to stop.
+
+Everything it needs comes in Spark's own closure, as an `Attempt`. There is no other channel for code.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from penstock.errors import PenstockError
+from penstock.ids import COORDINATOR, Generation, WorkerId
+from penstock.plan.physical import PhysicalPlan
+from penstock.protocol.manifest import Manifest
+from penstock.runtime.frames import Endpoint, HelloFrame, StopFrame, WelcomeFrame
+from penstock.runtime.loop import run_worker
+from penstock.runtime.memory import retain_freed_memory
+from penstock.runtime.settings import WorkerSettings
+from penstock.runtime.threads import Mail, ThreadBackground
+from penstock.runtime.worker import Worker
+from penstock.runtime.zmq_transport import RealClock, Secrets, ZmqTransport
+from penstock.storage import open_store
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One generation of a pipeline, as its workers must know it."""
+
+    generation: Generation
+    plan: PhysicalPlan
+    settings: WorkerSettings
+    secrets: Secrets
+    driver: Endpoint
+    store_url: str
+    manifest: Manifest | None = None
+    is_local: bool = True
+    """Whether all workers are on the driver's host, so that nobody needs to listen on the network."""
+    storage_options: dict[str, object] = field(default_factory=dict)
+    welcome_ms_max: int = 60_000
+
+
+def task(attempt: Attempt) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`: it takes one row, the number of the worker, and gives back none."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import BarrierTaskContext
+
+        context = BarrierTaskContext.get()
+        number = context.partitionId()
+        for _ in batches:
+            pass
+        address = None if attempt.is_local else context.getTaskInfos()[number].address.split(":")[0]
+        work(attempt, WorkerId(number), address)
+        yield pa.RecordBatch.from_pydict({"worker": pa.array([number], pa.int64())})
+
+    return run
+
+
+def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
+    """Be worker `number` of an attempt until it ends; raises what the worker failed with."""
+    retain_freed_memory()
+    transport = ZmqTransport(number, attempt.secrets, address)
+    mail = Mail(transport.wake)
+    background = ThreadBackground(mail)
+    try:
+        transport.connect(COORDINATOR, attempt.driver)
+        hello = HelloFrame(attempt.generation, number, transport.endpoint, os.getpid())
+        transport.send(COORDINATOR, hello)
+        welcome = _await_welcome(attempt, transport)
+        if welcome is None:
+            return
+        for peer, endpoint in enumerate(welcome.endpoints):
+            if peer != number:
+                transport.connect(WorkerId(peer), endpoint)
+        clock = RealClock()
+        store = open_store(attempt.store_url, check=False, storage_options=attempt.storage_options or None)
+        worker = Worker(
+            number,
+            attempt.plan,
+            attempt.generation,
+            attempt.settings,
+            clock,
+            transport,
+            background,
+            store,
+            attempt.manifest,
+        )
+        run_worker(worker, transport, mail, clock, attempt.settings.slice_us)
+        transport.flush()
+        if worker.failure is not None:
+            raise worker.failure
+    finally:
+        background.close()
+        transport.close()
+
+
+def _await_welcome(attempt: Attempt, transport: ZmqTransport) -> WelcomeFrame | None:
+    """Wait until the gang is complete; None if it was called off."""
+    clock = RealClock()
+    until_ms = clock.now_ms() + attempt.welcome_ms_max
+    while (left_ms := until_ms - clock.now_ms()) > 0:
+        for frame in transport.receive():
+            if frame.generation != attempt.generation:
+                continue
+            if isinstance(frame, WelcomeFrame):
+                return frame
+            if isinstance(frame, StopFrame):
+                return None
+        transport.wait(left_ms)
+    raise PenstockError(
+        f"the driver did not answer within {attempt.welcome_ms_max} ms: it is gone, or this host cannot reach it"
+    )

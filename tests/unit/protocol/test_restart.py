@@ -1,0 +1,55 @@
+"""Restarts: how often and how soon."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import OptionError
+from penstock.protocol.restart import GiveUp, RestartAfter, RestartPolicy, decide_restart, recent
+
+POLICY = RestartPolicy(failures_max=3, window_ms=10_000, delay_ms=100, delay_ms_max=300)
+
+
+@pytest.mark.parametrize(
+    ("failures_at_ms", "decision"),
+    [
+        ((20_000,), RestartAfter(100)),
+        ((19_000, 20_000), RestartAfter(200)),
+        ((18_000, 19_000, 20_000), RestartAfter(300)),
+        ((17_000, 18_000, 19_000, 20_000), GiveUp("4 failures within 10 s, and 3 are allowed")),
+    ],
+)
+def test_the_delay_doubles_to_its_bound_and_then_the_pipeline_gives_up(
+    failures_at_ms: tuple[int, ...], decision: RestartAfter | GiveUp
+) -> None:
+    assert decide_restart(failures_at_ms, POLICY, now_ms=20_000) == decision
+
+
+def test_failures_outside_the_window_are_forgotten() -> None:
+    failures = (1, 2, 3, 9_999, 10_000, 10_001, 20_000)
+    assert recent(failures, POLICY, now_ms=20_000) == (10_001, 20_000)
+    assert decide_restart(failures, POLICY, now_ms=20_000) == RestartAfter(200)
+
+
+def test_a_policy_without_failures_gives_up_at_the_first() -> None:
+    strict = RestartPolicy(failures_max=0, window_ms=500)
+    assert decide_restart((7,), strict, now_ms=7) == GiveUp("1 failures within 0.5 s, and 0 are allowed")
+
+
+def test_a_long_row_of_failures_builds_no_enormous_number() -> None:
+    patient = RestartPolicy(failures_max=10**6, delay_ms=1, delay_ms_max=10**9)
+    assert decide_restart((1,) * 5_000, patient, now_ms=1) == RestartAfter(1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"failures_max": -1}, "failures_max is -1 and must be at least 0"),
+        ({"window_ms": 0}, "window_ms is 0 and must be at least 1"),
+        ({"delay_ms": -1}, "delay_ms is -1 and must be at least 0"),
+        ({"delay_ms": 500, "delay_ms_max": 499}, "delay_ms_max is 499 and must be at least 500"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(changes: dict[str, int], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        RestartPolicy(**changes)
