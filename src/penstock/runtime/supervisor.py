@@ -19,6 +19,7 @@ from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.coordinator_events import FailJob, Finish, RequestDeclined, RequestResult, StopFenced
 from penstock.protocol.coordinator_state import Policy, RequestKind
 from penstock.protocol.declines import DeclineReason
+from penstock.protocol.history import AttemptRecord
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.restart import GiveUp, RestartAfter, RestartPolicy, decide_restart, recent
 from penstock.runtime.coordinator import Coordinator, Ending
@@ -95,8 +96,15 @@ class Supervisor:
         self.coordinator: Coordinator | None = None
         self.restarts = 0
         self._generation: Generation | None = None
+        self._history: tuple[AttemptRecord, ...] = ()
         self._failures_at_ms: tuple[int, ...] = ()
         self._heard_at_ms: dict[WorkerId, int] = {}
+
+    @property
+    def history(self) -> tuple[AttemptRecord, ...]:
+        """The last checkpoints of all attempts: a restart must not hide why it happened. Newest last."""
+        current = self.coordinator.history if self.coordinator is not None else ()
+        return (*self._history, *current)[-self._settings.policy.history_max :]
 
     @property
     def has_ended(self) -> bool:
@@ -242,9 +250,10 @@ class Supervisor:
         self.phase = Phase.FAILED
 
     def _end_attempt(self) -> None:
-        coordinator, self.coordinator = self.coordinator, None
-        if coordinator is None:
+        if self.coordinator is None:
             return
+        self._history = self.history
+        coordinator, self.coordinator = self.coordinator, None
         coordinator.stop()
         for worker in range(self._plan.workers):
             self._transport.send(WorkerId(worker), StopFrame(coordinator.generation))

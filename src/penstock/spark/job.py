@@ -89,7 +89,6 @@ class Job:
         )
         self._lease = Lease(store, name)
         self._beats: dict[WorkerId, HeartbeatFrame] = {}
-        self._history: tuple[AttemptRecord, ...] = ()
         self._ended = threading.Event()
         self._crash: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"penstock-driver-{name}", daemon=True)
@@ -114,10 +113,10 @@ class Job:
             self._crash = error
             supervisor.stop()
         finally:
-            self._ended.set()
             self._background.close()
             self._gang.close()
             self._release_lease()
+            self._ended.set()
 
     def _turn(self) -> None:
         supervisor = self._supervisor
@@ -128,21 +127,12 @@ class Job:
         self._bell.clear()
         self._mail.deliver()
         supervisor.timers.fire()
-        self._remember()
         if supervisor.has_ended or self._mail:
             return
         at_ms = supervisor.timers.next_at_ms
         sleep_ms = 1000 if at_ms is None else max(0, min(1000, at_ms - self._clock.now_ms()))
         if not self._gang.wait(sleep_ms):
             self._bell.wait(sleep_ms / 1000)
-
-    def _remember(self) -> None:
-        """Keep the history of earlier attempts too: a restart must not hide why it happened."""
-        coordinator = self._supervisor.coordinator
-        if coordinator is not None and coordinator.history:
-            newest = coordinator.history[0].checkpoint
-            before = tuple(record for record in self._history if record.checkpoint < newest)
-            self._history = (*before, *coordinator.history)[-100:]
 
     def _ring(self) -> None:
         self._bell.set()
@@ -212,7 +202,7 @@ class Job:
     def status(self) -> Status:
         supervisor, coordinator = self._supervisor, self._supervisor.coordinator
         beats = list(self._beats.values())
-        completed = [record.checkpoint for record in self._history if record.reason is None]
+        completed = [record.checkpoint for record in supervisor.history if record.reason is None]
         error = self._crash or supervisor.error
         return Status(
             self.name,
@@ -228,7 +218,7 @@ class Job:
 
     def checkpoints(self) -> tuple[AttemptRecord, ...]:
         """The last checkpoints, completed or not, with their figures; newest last."""
-        return self._history
+        return self._supervisor.history
 
     @property
     def last_error(self) -> Exception | None:

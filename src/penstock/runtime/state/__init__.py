@@ -3,7 +3,7 @@
 Start reading at `keyed`; `pieces` says how it lies in a checkpoint, `aggregate` how a snapshot can be free.
 """
 
-from penstock.runtime.state.accumulators import Aggregate, Function
+from penstock.api.aggregates import Aggregate, Function
 from penstock.runtime.state.aggregate import AggregateState
 from penstock.runtime.state.keyed import KeyedSnapshot, KeyedState
 from penstock.runtime.state.pieces import KeyedPiece

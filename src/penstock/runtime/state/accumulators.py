@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.api.aggregates import Aggregate as Aggregate
-from penstock.api.aggregates import Function as Function
+from penstock.api.aggregates import Aggregate
 from penstock.errors import DataError
 from penstock.runtime.keys import fixed_width_values
 from penstock.runtime.state.columns import array_of_values, fits_word, words_of

@@ -1,0 +1,316 @@
+"""Plants mutants in copies of the tree and looks who catches them.
+
+Every mutant gets a copy of its own in a temporary directory, and every run a process of its own. The simulator comes
+first, seed by seed; the unit tests follow if it sees nothing. A seed that does not come to an end counts as caught
+too, which is sound only because the unchanged tree has been through the same seeds within the same time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tests.mutants.mutant import Mutant, Stale
+
+REPOSITORY = Path(__file__).parents[2]
+
+SEEDS = 150
+"""How many seeds the simulator has to catch a mutant."""
+SEED_S_MAX = 60
+"""A seed takes a tenth of a second, and one that runs into the simulator's own limits a few seconds."""
+SIMULATION_S_MAX = 240
+"""For all seeds of one mutant; afterwards the tests may try."""
+TESTS_S_MAX = 300
+
+_FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class BySimulator:
+    seed: int
+    tried: int
+    violation: str
+
+    def __str__(self) -> str:
+        return f"caught by seed {self.seed} after {self.tried} seed{'s' * (self.tried > 1)}: {_shortened(self.violation)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ByTest:
+    node: str
+
+    def __str__(self) -> str:
+        return f"caught by test {self.node}"
+
+
+@dataclass(frozen=True, slots=True)
+class Survived:
+    def __str__(self) -> str:
+        return "SURVIVED"
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """The mutant was not tried: it is stale, or it does not even start."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"STALE: {self.reason}"
+
+
+Verdict = BySimulator | ByTest | Survived | Unusable
+
+
+class BaselineFailed(Exception):
+    """The unchanged tree does not pass: nothing that a mutant does would mean anything."""
+
+
+# --- trees ---
+
+
+@contextmanager
+def copy_of(tree: Path) -> Iterator[Path]:
+    """A copy of what the simulator and the tests need, removed at the end whatever happens."""
+    directory = Path(tempfile.mkdtemp(prefix="penstock-mutant-"))
+    try:
+        for name in ("src", "tests"):
+            # Without compiled files: Python would take one that is as old and as long as the mutated source.
+            shutil.copytree(tree / name, directory / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        shutil.copy(tree / "pyproject.toml", directory)
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _environment(tree: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
+    path = os.pathsep.join([str(tree / "src"), str(tree)])
+    return {**kept, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+
+
+# --- runs ---
+
+
+def simulate(tree: Path, first: int, seeds: int, only: str | None) -> BySimulator | Unusable | None:
+    """Run seeds until one has a violation or does not end; None if all of them pass."""
+    command = [sys.executable, "-m", "tests.mutants.trial", "--first", str(first), "--seeds", str(seeds)]
+    command += ["--only", only] if only else []
+    trial = _Trial(command, tree)
+    found = None
+    tried = 0
+    for line in trial.lines():
+        found = json.loads(line)
+        if "started" in found and Path(found["started"]) != tree.resolve():
+            raise BaselineFailed(f"the trial ran the code in {found['started']} instead of that in {tree}")
+        if "seed" in found:
+            tried += 1
+            if found["violation"] is not None:
+                return BySimulator(found["seed"], tried, found["violation"])
+    if trial.is_late:
+        return BySimulator(first + tried, tried + 1, f"timeout: the seed did not end within {SEED_S_MAX} s")
+    if found is None:
+        return Unusable(f"the mutated code cannot be imported: {_last_line(trial.errors)}")
+    if trial.failed:
+        return BySimulator(first + tried, tried + 1, f"the process ended: {_last_line(trial.errors)}")
+    return None
+
+
+class _Trial:
+    """A process that prints lines. It is killed if the next one takes too long."""
+
+    def __init__(self, command: list[str], tree: Path) -> None:
+        self._command = command
+        self._tree = tree
+        self.is_late = False
+        self.failed = False
+        self.errors = ""
+
+    def lines(self) -> Iterator[str]:
+        """What it prints, to its end, or to the end of the time for all of it."""
+        with tempfile.TemporaryFile("w+") as errors:
+            process = subprocess.Popen(
+                self._command,
+                cwd=self._tree,
+                env=_environment(self._tree),
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+            overall = _after(SIMULATION_S_MAX, partial(_kill, process))
+            try:
+                yield from self._watched(process)
+            finally:
+                overall.cancel()
+                is_interrupted = process.poll() is None
+                _kill(process)
+                process.wait()
+                errors.seek(0)
+                self.errors = errors.read()
+                self.failed = not is_interrupted and process.returncode > 0
+
+    def _watched(self, process: subprocess.Popen[str]) -> Iterator[str]:
+        assert process.stdout is not None
+        while True:
+            watch = _after(SEED_S_MAX, partial(self._give_up, process))
+            line = process.stdout.readline()
+            watch.cancel()
+            if not line:
+                process.wait()
+                return
+            yield line
+
+    def _give_up(self, process: subprocess.Popen[str]) -> None:
+        self.is_late = True
+        _kill(process)
+
+
+def _after(seconds: float, call: Callable[[], None]) -> threading.Timer:
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def run_tests(tree: Path, tests: tuple[str, ...]) -> ByTest | Unusable | None:
+    """Run tests up to the first failure; None if all of them pass."""
+    present = [test for test in tests if (tree / test.split("::")[0]).exists()]
+    if not present:
+        return None
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *present]
+    process = subprocess.Popen(
+        command,
+        cwd=tree,
+        env=_environment(tree),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=TESTS_S_MAX)
+    except subprocess.TimeoutExpired:
+        return ByTest(f"timeout: {' '.join(present)} did not end within {TESTS_S_MAX} s")
+    finally:
+        _kill(process)
+        process.wait()
+    if process.returncode == 0:
+        return None
+    failed = _FAILED.search(output)
+    return ByTest(failed[1]) if failed else Unusable(f"the tests could not be run: {_last_line(output)}")
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 120 else text[:119] + "…"
+
+
+# --- judging ---
+
+
+class Harness:
+    """Judges mutants of one state of the tree, which is copied at the beginning: others may go on working on it."""
+
+    def __init__(self, pristine: Path, seeds: int, jobs: int) -> None:
+        self._pristine = pristine
+        self._seeds = seeds
+        self._jobs = jobs
+        self._lock = threading.Lock()
+        self._passing: set[tuple[str, ...]] = set()
+
+    def check_baseline(self, mutants: Iterable[Mutant]) -> int:
+        """Let the unchanged tree go through all seeds that any of `mutants` may be tried with; returns how many.
+
+        Raises `BaselineFailed`.
+        """
+        chunks = [chunk for only, seeds in self._plans(mutants).items() for chunk in _chunks(only, seeds, self._jobs)]
+        with ThreadPoolExecutor(self._jobs) as pool:
+            for only, first, found in pool.map(lambda chunk: (*chunk[:2], simulate(self._pristine, *_swap(chunk))), chunks):
+                if found is not None:
+                    where = f" of {only}" if only else ""
+                    raise BaselineFailed(f"without any mutant, from seed {first}{where} on: {found}")
+        return sum(seeds for _, _, seeds in chunks)
+
+    def _plans(self, mutants: Iterable[Mutant]) -> dict[str | None, set[int]]:
+        plans: dict[str | None, set[int]] = {}
+        for mutant in mutants:
+            plans.setdefault(mutant.only, set()).update(range(mutant.first, mutant.first + self._seeds_of(mutant)))
+        return plans
+
+    def _seeds_of(self, mutant: Mutant) -> int:
+        return self._seeds if mutant.seeds is None else min(mutant.seeds, self._seeds)
+
+    def judge_all(self, mutants: Iterable[Mutant]) -> Iterator[tuple[Mutant, Verdict]]:
+        """The verdicts in the order of the mutants, each as soon as it and all before it are known."""
+        with ThreadPoolExecutor(self._jobs) as pool:
+            yield from pool.map(lambda mutant: (mutant, self.judge(mutant)), mutants)
+
+    def judge(self, mutant: Mutant) -> Verdict:
+        with copy_of(self._pristine) as tree:
+            try:
+                mutant.apply(tree)
+            except Stale as stale:
+                return Unusable(str(stale))
+            seeds = self._seeds_of(mutant)
+            found = simulate(tree, mutant.first, seeds, mutant.only) if seeds else None
+            return found or self._judge_by_tests(tree, mutant.tests)
+
+    def _judge_by_tests(self, tree: Path, tests: tuple[str, ...]) -> Verdict:
+        found = run_tests(tree, tests)
+        if isinstance(found, ByTest):
+            self._check_tests(tests)
+        return found or Survived()
+
+    def _check_tests(self, tests: tuple[str, ...]) -> None:
+        """A failing test means something only if it passes without the mutant."""
+        with self._lock:
+            if tests not in self._passing:
+                with copy_of(self._pristine) as tree:
+                    found = run_tests(tree, tests)
+                if found is not None:
+                    raise BaselineFailed(f"without any mutant: {found}")
+                self._passing.add(tests)
+
+
+Chunk = tuple[str | None, int, int]
+"""Topology, first seed, number of seeds."""
+
+
+def _chunks(only: str | None, seeds: set[int], jobs: int) -> Iterator[Chunk]:
+    """Consecutive seeds, cut so that every process gets a share."""
+    ordered = sorted(seeds)
+    share = max(1, -(-len(ordered) // jobs))
+    begin = 0
+    for position in range(1, len(ordered) + 1):
+        is_last = position == len(ordered)
+        if is_last or ordered[position] != ordered[position - 1] + 1 or position - begin >= share:
+            yield only, ordered[begin], position - begin
+            begin = position
+
+
+def _swap(chunk: Chunk) -> tuple[int, int, str | None]:
+    only, first, seeds = chunk
+    return first, seeds, only

@@ -1,0 +1,57 @@
+"""What a mutant is: one exact replacement in one file, and why somebody must notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path("src/penstock")
+
+PROTOCOL = "tests/unit/protocol"
+RUNTIME = "tests/unit/runtime"
+STORAGE = "tests/unit/storage"
+PLAN = "tests/unit/plan"
+
+EVERYTHING = (PROTOCOL, RUNTIME)
+"""The tests that judge a mutant which names none."""
+
+OWN = "own"
+
+
+class Stale(Exception):
+    """The text to be replaced is not in the file, or more than once: the mutant must be brought up to date."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A defect, and where to plant it."""
+
+    name: str
+    """A sentence that says what goes wrong."""
+    origin: str
+    """The seed document that has this defect, or `OWN`."""
+    file: str
+    """Below `src/penstock`."""
+    old: str
+    new: str
+    why: str
+    """What it breaks, so that somebody must notice."""
+    only: str | None = None
+    """The topology that shows it best; None to draw one from each seed."""
+    first: int = 0
+    """The first seed that is tried."""
+    seeds: int | None = None
+    """How many are tried at most, if not as many as usual; 0 where the simulator cannot see it."""
+    tests: tuple[str, ...] = EVERYTHING
+    """What is run if the simulator sees nothing."""
+
+    def apply(self, root: Path) -> None:
+        """Plant the defect in the tree below `root`. Raises `Stale`."""
+        path = root / PACKAGE / self.file
+        path.write_text(self.mutated(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+    def mutated(self, source: str) -> str:
+        found = source.count(self.old)
+        if found != 1:
+            raise Stale(f"the text to be replaced is {found} times in {self.file}")
+        return source.replace(self.old, self.new)
