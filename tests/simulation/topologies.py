@@ -26,7 +26,7 @@ from tests.simulation.operators import (
     modulo,
 )
 from tests.simulation.records import Numbers
-from tests.simulation.world import ListSink, NumberSource, World
+from tests.simulation.world import NumberSource, World
 
 F, H, R, S = Partitioning.FORWARD, Partitioning.HASH, Partitioning.REBALANCE, Partitioning.SHUFFLE
 
@@ -82,7 +82,7 @@ class Build:
         return name
 
     def sink(self, upstream: str, how: Partitioning = F, parallelism: int | None = None) -> None:
-        self.nodes.append(Node(OperatorName("sink"), sink=ListSink(self.world, "sink"), parallelism=parallelism))
+        self.nodes.append(Node(OperatorName("sink"), sink=self.world.sink("sink"), parallelism=parallelism))
         self._connect("sink", ((upstream, how, 0),))
 
     def _connect(self, name: str, inputs: tuple[tuple[str, Partitioning, int], ...]) -> None:

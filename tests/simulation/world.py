@@ -45,6 +45,9 @@ class World:
     def violation(self, text: str) -> None:
         self.violations.append(text)
 
+    def sink(self, name: str) -> Sink:
+        return ListSink(self, name)
+
 
 class NumberSource(Source):
     """Split i of n emits i, i+n, i+2n …, `count` numbers in all; `offset` is how many."""

@@ -182,7 +182,9 @@ class RowsForm(Form):
         rows = [self._as_dict(output, schema) for output in outputs]
         try:
             if schema is None:
-                return self.guard.check(pa.RecordBatch.from_pylist(rows))
+                # Arrow would take the fields from the first row, and leave out what only others have.
+                names = dict.fromkeys(name for row in rows for name in row)
+                return self.guard.check(pa.record_batch({name: [row.get(name) for row in rows] for name in names}))
             # Arrow would leave out what the schema does not name, without a word.
             known = set(schema.names)
             for row in rows:

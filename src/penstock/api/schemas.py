@@ -177,9 +177,9 @@ def differences(known: pa.Schema, other: pa.Schema) -> str:
     ours, theirs = {field.name: field for field in known}, {field.name: field for field in other}
     said += [f"'{name}' is missing" for name in ours if name not in theirs]
     said += [f"'{name}' is new" for name in theirs if name not in ours]
-    for name in ours:
-        if name in theirs and ours[name].type != theirs[name].type:
-            said.append(f"'{name}' was {ours[name].type} and is {theirs[name].type}")
+    for name, field in ours.items():
+        if name in theirs and field.type != theirs[name].type:
+            said.append(f"'{name}' was {field.type} and is {theirs[name].type}")
     if not said and known.names != other.names:
         said.append(f"the columns were in the order {', '.join(known.names)} and are in {', '.join(other.names)}")
     return "; ".join(said)

@@ -73,8 +73,7 @@ class Wire(RuleBasedStateMachine):
             for step, is_possible in ((self.arrive, self.sent), (self.consume, self.queue), (self.grant, self.grants)):
                 if is_possible:
                     step()
-        if hasattr(self, "offered"):
-            assert self.done == self.offered
+        assert self.done == self.offered
 
 
 TestWire = Wire.TestCase

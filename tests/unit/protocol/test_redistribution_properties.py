@@ -91,7 +91,7 @@ def test_every_record_in_flight_finds_exactly_one_new_owner_and_keeps_its_channe
 
 
 def groups_in(how: Partitioning, segment: ChannelSegment, receivers: int) -> list[KeyGroup | None]:
-    """The key groups that a channel's records can have; None stands for all of them together where they do not count."""
+    """The key groups that the records of a channel can have; None stands for all where groups do not count."""
     if how is not Partitioning.HASH:
         return [None]
     return [KeyGroup(group) for group in key_groups_of(segment.receiver, receivers, MAX_PARALLELISM)]

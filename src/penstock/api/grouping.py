@@ -1,0 +1,71 @@
+"""Grouping a batch by its key, columnar: the batch is sorted once, and each key gets a slice of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.api.schemas import column_of
+from penstock.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """A batch, sorted so that the rows of a key are together and in their order; key i has `starts[i]:ends[i]`."""
+
+    batch: pa.RecordBatch
+    keys: pa.RecordBatch
+    """One row for each key, in the order of the keys' first appearance: just the key columns."""
+    starts: list[int]
+    ends: list[int]
+
+    def key_tuples(self) -> list[tuple[Any, ...]]:
+        return list(zip(*(column.to_pylist() for column in self.keys.columns), strict=True))
+
+
+def group(batch: pa.RecordBatch, key: Sequence[str], operator: str) -> Groups:
+    """Group by the columns `key`; nulls are a key like others. Raises `DataError` for a column that is not there."""
+    columns = key_columns(batch, key, operator)
+    codes = _codes(columns)
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    firsts = pa.array(order[starts])
+    keys = pa.RecordBatch.from_arrays([column.take(firsts) for column in columns], names=list(key))
+    is_sorted = bool((order[1:] > order[:-1]).all())
+    ends = np.append(starts[1:], len(codes))
+    return Groups(batch if is_sorted else batch.take(pa.array(order)), keys, starts.tolist(), ends.tolist())
+
+
+def key_columns(batch: pa.RecordBatch, key: Sequence[str], operator: str) -> list[pa.Array]:
+    def error(text: str) -> DataError:
+        return DataError(f"operator '{operator}' is keyed by {', '.join(key)}: {text}")
+
+    return [column_of(batch, name, error) for name in key]
+
+
+def _codes(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
+    """Equal numbers for equal keys, numbered by first appearance."""
+    codes = _column_codes(columns[0])
+    for column in columns[1:]:
+        more = _column_codes(column)
+        pairs = codes * (int(more.max(initial=0)) + 1) + more
+        codes = _column_codes(pa.array(pairs))
+    return codes
+
+
+def _column_codes(column: pa.Array) -> npt.NDArray[np.int64]:
+    if isinstance(column.type, pa.BaseExtensionType):
+        return _column_codes(column.storage)
+    if pa.types.is_struct(column.type):
+        return _codes([column.is_valid(), *column.flatten()])
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    encoded = column.dictionary_encode(null_encoding="encode")
+    codes: npt.NDArray[np.int64] = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes

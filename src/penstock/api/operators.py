@@ -1,0 +1,283 @@
+"""The stateless operators behind `map`, `filter`, `flat_map`, `select` and `key_by`, and the columnar keyed ones.
+
+An operator is made once for every subtask, from a factory that travels to the workers in Spark's closure. What a
+user's function raises is reported with the operator's name by the chain it runs in; calls that do not come from
+there (timers, background work) use `reporting`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.api.aggregates import Aggregate
+from penstock.api.forms import As, Form, RowsForm, form_of
+from penstock.api.grouping import group, key_columns
+from penstock.api.operator import Emit, Operator, OperatorContext
+from penstock.api.schemas import SchemaGuard, column_of
+from penstock.errors import DataError, PenstockError, UserCodeError
+
+
+class NamedOperator(Operator):
+    """Knows its context, holds each of its inputs to one schema."""
+
+    context: OperatorContext
+
+    def open(self, context: OperatorContext) -> None:
+        self.context = context
+        self._inputs: dict[int, SchemaGuard] = {}
+        self.opened()
+
+    def opened(self) -> None:
+        """The context is there: make guards, ask for state."""
+
+    def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        guard = self._inputs.get(source)
+        if guard is None:
+            number = f", input {source}" if source else ""
+            guard = self._inputs[source] = SchemaGuard(f"operator '{self.context.operator}'{number}")
+        self.work(guard.check(batch), source, emit)
+
+    @abstractmethod
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        """Work on records whose schema is that of the ones before."""
+
+    def output_guard(self, schema: pa.Schema | None = None) -> SchemaGuard:
+        return SchemaGuard(f"output of operator '{self.context.operator}'", schema)
+
+    @contextlib.contextmanager
+    def reporting(self, what: str) -> Iterator[None]:
+        """Turn what user code raises into an error that names the operator."""
+        try:
+            yield
+        except PenstockError:
+            raise
+        except Exception as error:
+            context = self.context
+            where = f"operator '{context.operator}', subtask {context.subtask} of {context.parallelism}"
+            raise UserCodeError(f"{where}: {what} raised {type(error).__name__}: {error}") from error
+
+
+class FunctionOperator(NamedOperator):
+    """Calls a function with each batch, in the form that its user chose."""
+
+    def __init__(self, function: Callable[[Any], Any], as_: As, schema: pa.Schema | None = None) -> None:
+        self.function = function
+        self.as_ = as_
+        self.schema = schema
+
+    def opened(self) -> None:
+        self.form: Form = form_of(self.as_, self.output_guard(self.schema))
+
+
+class MapOperator(FunctionOperator):
+    """One output for each input: a batch for a batch, or a row for a row."""
+
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        given = self.form.of(batch)
+        outputs = [self.function(row) for row in given] if self.as_ == "rows" else [self.function(given)]
+        result = self.form.batch(outputs)
+        if result is not None:
+            emit(result)
+
+
+class FlatMapOperator(FunctionOperator):
+    """Any number of outputs for each batch or row."""
+
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        form, given = self.form, self.form.of(batch)
+        if self.as_ == "rows":
+            result = form.batch([output for row in given for output in form.outputs(self.function(row))])
+            if result is not None:
+                emit(result)
+            return
+        for output in form.outputs(self.function(given)):
+            result = form.batch([output])
+            if result is not None:
+                emit(result)
+
+
+class FilterOperator(FunctionOperator):
+    """Keeps the rows that the function, or an Arrow expression, chooses."""
+
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        if isinstance(self.function, pc.Expression):
+            chosen: Any = self.function
+        elif self.as_ == "rows":
+            chosen = np.array([bool(self.function(row)) for row in batch.to_pylist()], dtype=np.bool_)
+        else:
+            chosen = self.function(self.form.of(batch))
+        kept = self._kept(batch, chosen)
+        if kept is not None and kept.num_rows:
+            emit(kept)
+
+    def _kept(self, batch: pa.RecordBatch, chosen: Any) -> pa.RecordBatch | None:
+        if isinstance(chosen, pc.Expression):
+            return batch.filter(chosen)
+        if self.form.is_one(chosen):
+            return self.form.batch([chosen])
+        if isinstance(chosen, pa.ChunkedArray):
+            chosen = chosen.combine_chunks()
+        elif hasattr(chosen, "to_arrow"):
+            chosen = chosen.to_arrow()
+        mask = chosen if isinstance(chosen, pa.Array) else pa.array(np.asarray(chosen))
+        if not pa.types.is_boolean(mask.type) or len(mask) != batch.num_rows:
+            raise DataError(
+                f"operator '{self.context.operator}': filter needs a boolean for each of {batch.num_rows} rows, an "
+                f"Arrow expression or the filtered batch, and the function returned {len(mask)} of type {mask.type}"
+            )
+        return batch.filter(mask)
+
+
+class SelectOperator(NamedOperator):
+    """Columns by name, in this order."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.columns = list(columns)
+
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        def error(text: str) -> DataError:
+            return DataError(f"operator '{self.context.operator}': {text}")
+
+        chosen = [column_of(batch, name, error) for name in self.columns]
+        emit(pa.RecordBatch.from_arrays(chosen, names=self.columns))
+
+
+class WithColumnOperator(NamedOperator):
+    """Adds or replaces one column, which a function makes from each batch."""
+
+    def __init__(self, column: str, function: Callable[[pa.RecordBatch], Any]) -> None:
+        self.column = column
+        self.function = function
+
+    def opened(self) -> None:
+        self.guard = self.output_guard()
+
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        made = self.function(batch)
+        if isinstance(made, pa.ChunkedArray):
+            made = made.combine_chunks()
+        elif isinstance(made, pa.Scalar):
+            made = pa.repeat(made, batch.num_rows)
+        array = made if isinstance(made, pa.Array) else pa.array(made)
+        if len(array) != batch.num_rows:
+            raise DataError(
+                f"operator '{self.context.operator}': column '{self.column}' needs {batch.num_rows} values, "
+                f"and the function returned {len(array)}"
+            )
+        position = batch.schema.get_field_index(self.column)
+        if position < 0:
+            emit(self.guard.check(batch.append_column(self.column, array)))
+        else:
+            emit(self.guard.check(batch.set_column(position, self.column, array)))
+
+
+class KeyCheckOperator(NamedOperator):
+    """Lets records pass whose key has no null, and fails at the first one that has."""
+
+    def __init__(self, key: Sequence[str]) -> None:
+        self.key = tuple(key)
+
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        for name, column in zip(self.key, key_columns(batch, self.key, self.context.operator), strict=True):
+            if column.null_count:
+                raise DataError(
+                    f"operator '{self.context.operator}': the key column '{name}' is null in {column.null_count} of "
+                    f'{batch.num_rows} rows: filter them out, or say key_by(…, nulls="group")'
+                )
+        emit(batch)
+
+
+class AggregateOperator(NamedOperator):
+    """Folds each batch into columnar aggregates, and emits the current values of the keys in it."""
+
+    def __init__(self, aggregates: Sequence[Aggregate]) -> None:
+        self.aggregates = tuple(aggregates)
+
+    def opened(self) -> None:
+        self._state: Any = self.context.keyed.aggregate("aggregates", self.context.key, self.aggregates)
+
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        key_columns(batch, self.context.key, self.context.operator)
+        try:
+            result = self._state.update(batch)
+        except DataError as error:
+            raise DataError(f"operator '{self.context.operator}': {error}") from error
+        emit(result)
+
+
+class ReduceOperator(NamedOperator):
+    """Keeps one row for each key, which a function makes from the row so far and the next one.
+
+    The rows lie in the state as batches, newest last: a batch of changed rows is added after each call, and what
+    is outdated is thrown out when it has become half of it. The dictionary is only an index to that.
+    """
+
+    def __init__(self, function: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]) -> None:
+        self.function = function
+
+    def opened(self) -> None:
+        self._state: Any = self.context.keyed.rows("reduced", self.context.key)
+        self._rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._stored = 0
+        self._form = RowsForm(self.output_guard())
+
+    def on_restored(self, emit: Emit) -> None:
+        for batch in self._state.get():
+            self._form.guard.check(batch)
+            self._stored += batch.num_rows
+            for row in batch.to_pylist():
+                self._rows[self._key_of(row)] = row
+
+    def _key_of(self, row: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(row[name] for name in self.context.key)
+
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        groups = group(batch, self.context.key, self.context.operator)
+        rows = groups.batch.to_pylist()
+        self._form.guard.check(batch.slice(0, 0))
+        touched: dict[tuple[Any, ...], None] = {}
+        for start, end in zip(groups.starts, groups.ends, strict=True):
+            key = self._key_of(rows[start])
+            self._rows[key] = self._reduced(self._rows.get(key), rows[start:end])
+            touched[key] = None
+        changed = self._form.batch([self._rows[key] for key in touched])
+        assert changed is not None
+        self._store(changed)
+        emit(changed)
+
+    def _reduced(self, row: dict[str, Any] | None, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        key = {name: rows[0][name] for name in self.context.key}
+        for other in rows:
+            row = other if row is None else self.function(row, other)
+            if not isinstance(row, dict):
+                raise DataError(
+                    f"operator '{self.context.operator}': reduce needs a function that returns a dict, not {row!r}"
+                )
+        assert row is not None
+        # A function that changes the key would change another key's state.
+        return {**row, **key}
+
+    def _store(self, changed: pa.RecordBatch) -> None:
+        self._stored += changed.num_rows
+        if self._stored > 2 * len(self._rows) + 1024:
+            whole = self._form.batch(list(self._rows.values()))
+            self._state.put([whole])
+            self._stored = len(self._rows)
+        else:
+            self._state.put(merged((*self._state.get(), changed)))
+
+
+def merged(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The same rows, with neighbours at the end merged while they are of like size: few batches, few copies."""
+    kept = list(batches)
+    while len(kept) > 1 and kept[-2].num_rows <= 2 * kept[-1].num_rows:
+        last = kept.pop()
+        kept[-1] = pa.concat_batches([kept[-1], last])
+    return kept

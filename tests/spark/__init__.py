@@ -1,0 +1,1 @@
+"""Penstock on real Spark: processes that really get killed, files that really get written."""
