@@ -16,9 +16,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,7 +45,9 @@ class BySimulator:
     violation: str
 
     def __str__(self) -> str:
-        return f"caught by seed {self.seed} after {self.tried} seed{'s' * (self.tried > 1)}: {_shortened(self.violation)}"
+        return (
+            f"caught by seed {self.seed} after {self.tried} seed{'s' * (self.tried > 1)}: {_shortened(self.violation)}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +114,15 @@ def simulate(tree: Path, first: int, seeds: int, only: str | None) -> BySimulato
     trial = _Trial(command, tree)
     found = None
     tried = 0
-    for line in trial.lines():
-        found = json.loads(line)
-        if "started" in found and Path(found["started"]) != tree.resolve():
-            raise BaselineFailed(f"the trial ran the code in {found['started']} instead of that in {tree}")
-        if "seed" in found:
-            tried += 1
-            if found["violation"] is not None:
-                return BySimulator(found["seed"], tried, found["violation"])
+    with closing(trial.lines()) as lines:
+        for line in lines:
+            found = json.loads(line)
+            if "started" in found and Path(found["started"]) != tree.resolve():
+                raise BaselineFailed(f"the trial ran the code in {found['started']} instead of that in {tree}")
+            if "seed" in found:
+                tried += 1
+                if found["violation"] is not None:
+                    return BySimulator(found["seed"], tried, found["violation"])
     if trial.is_late:
         return BySimulator(first + tried, tried + 1, f"timeout: the seed did not end within {SEED_S_MAX} s")
     if found is None:
@@ -139,7 +142,7 @@ class _Trial:
         self.failed = False
         self.errors = ""
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> Generator[str, None, None]:
         """What it prints, to its end, or to the end of the time for all of it."""
         with tempfile.TemporaryFile("w+") as errors:
             process = subprocess.Popen(
@@ -161,7 +164,7 @@ class _Trial:
                 process.wait()
                 errors.seek(0)
                 self.errors = errors.read()
-                self.failed = not is_interrupted and process.returncode > 0
+                self.failed = not is_interrupted and process.returncode not in (0, -signal.SIGKILL)
 
     def _watched(self, process: subprocess.Popen[str]) -> Iterator[str]:
         assert process.stdout is not None
@@ -248,7 +251,9 @@ class Harness:
         """
         chunks = [chunk for only, seeds in self._plans(mutants).items() for chunk in _chunks(only, seeds, self._jobs)]
         with ThreadPoolExecutor(self._jobs) as pool:
-            for only, first, found in pool.map(lambda chunk: (*chunk[:2], simulate(self._pristine, *_swap(chunk))), chunks):
+            for only, first, found in pool.map(
+                lambda chunk: (*chunk[:2], simulate(self._pristine, *_swap(chunk))), chunks
+            ):
                 if found is not None:
                     where = f" of {only}" if only else ""
                     raise BaselineFailed(f"without any mutant, from seed {first}{where} on: {found}")

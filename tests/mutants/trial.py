@@ -1,7 +1,7 @@
 """Runs seeds of the simulator until one has a violation, and says so line by line. Started inside a copy of the tree.
 
-    {"started": "<directory>"}            the code could be imported
-    {"seed": 7, "violation": null}        one line for each seed, as soon as it is known
+{"started": "<directory>"}            the code could be imported
+{"seed": 7, "violation": null}        one line for each seed, as soon as it is known
 """
 
 from __future__ import annotations

@@ -7,12 +7,17 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 
+from penstock.api.operator import MAX_WATERMARK
 from penstock.errors import FencedError, NoReadableCheckpoint
-from penstock.ids import CheckpointId
-from penstock.protocol.manifest import Manifest, StateKind
-from penstock.runtime.channel_state import decode_batches
-from penstock.runtime.items import BatchItem
+from penstock.ids import CheckpointId, EdgeId
+from penstock.plan.physical import Channel
+from penstock.protocol.coordinator_state import Mode
+from penstock.protocol.manifest import Cut, Manifest, Side, StateKind, blobs_of
+from penstock.protocol.recovery import FallBack
+from penstock.runtime.channel_state import decode_batches, decode_items
+from penstock.runtime.items import BatchItem, Captured, WatermarkItem, captured_bytes
 from penstock.runtime.supervisor import Phase
+from penstock.runtime.worker import Worker
 from penstock.storage import paths
 from penstock.storage.blob import read_segment
 from tests.simulation.cluster import Cluster
@@ -26,7 +31,10 @@ def attach(cluster: Cluster) -> None:
     if cluster.topology.is_linear:
         cluster.on_manifest.append(lambda manifest: _take_stock(cluster, manifest))
     cluster.on_manifest.append(lambda manifest: _check_identity(cluster, manifest))
-    cluster.on_manifest.append(lambda manifest: _check_bounds(cluster))
+    cluster.on_manifest.append(lambda manifest: _check_cuts(cluster, manifest))
+    cluster.on_manifest.append(lambda manifest: _check_event_time(cluster, manifest))
+    cluster.on_manifest.append(lambda manifest: _check_bounds(cluster, manifest))
+    cluster.on_manifest.append(lambda manifest: _check_drained(cluster, manifest))
 
 
 def judge(cluster: Cluster) -> None:
@@ -37,6 +45,7 @@ def judge(cluster: Cluster) -> None:
     _check_output(cluster)
     _check_commits(cluster)
     _check_counts(cluster)
+    _check_deletions(cluster)
 
 
 # --- at every checkpoint ---
@@ -105,9 +114,81 @@ def _check_identity(cluster: Cluster, manifest: Manifest) -> None:
         cluster.world.violation(f"I12 members: checkpoint {manifest.checkpoint} has reports of {members}")
 
 
-def _check_bounds(cluster: Cluster) -> None:
-    """I7: queues stay within their credit, captures within their budget."""
+_CUTS = {
+    Mode.ALIGNED: {Cut.ALIGNED},
+    Mode.UNALIGNED: {Cut.ALIGNED, Cut.FORCED},
+    Mode.ALIGNED_WITH_TIMEOUT: {Cut.ALIGNED, Cut.TIMED_OUT, Cut.OVERTAKEN},
+}
+"""What a cut may be reported as; a subtask that must stay aligned is aligned in every mode."""
+
+
+def _check_cuts(cluster: Cluster, manifest: Manifest) -> None:
+    """I7: a checkpoint is reported as what it is, and what must stay aligned captures nothing."""
+    mode = Mode.ALIGNED if manifest.is_savepoint else cluster.scenario.supervisor.policy.mode
+    aligned = {edge.id for edge in cluster.plan.edges if cluster.plan.chains[edge.downstream].aligned_only}
+    for report in manifest.reports:
+        what = f"checkpoint {manifest.checkpoint} of {report.subtask} is '{report.cut.value}'"
+        if report.cut not in _CUTS[mode]:
+            cluster.world.violation(f"I7 bounds: {what}, and the mode is '{mode.value}'")
+        if report.cut is Cut.ALIGNED and any(channel.side is Side.RECEIVER for channel in report.channels):
+            cluster.world.violation(f"I7 bounds: {what}, and its input was captured")
+        if report.channels and mode is Mode.ALIGNED:
+            cluster.world.violation(f"I7 bounds: {what} and captured records, and the mode is '{mode.value}'")
+        if any(channel.edge in aligned for channel in report.channels):
+            cluster.world.violation(f"{what} and captured records on an edge that must stay aligned")
+
+
+def _check_event_time(cluster: Cluster, manifest: Manifest) -> None:
+    """Watermarks are captured in their places: none is lost, and none is ahead of the records it speaks for."""
+    clocks = {report.subtask: clock for report in manifest.reports for _, clock in report.watermarks}
+    held = _items_of_channels(cluster, manifest)
+    for receiver, channels in cluster.plan.inputs.items():
+        sent = [clocks[channel.sender] for channel in channels]
+        marks = []
+        for channel, clock in zip(channels, sent, strict=True):
+            items = held.get((channel.edge.id, channel.sender.index, channel.receiver.index), [])
+            newest = [item.watermark for item in items if isinstance(item, WatermarkItem)][-1:]
+            # An end is not captured but sent again, so of a sender at its end nothing follows.
+            if newest and newest[0] != clock < MAX_WATERMARK:
+                cluster.world.violation(f"event time: {channel} holds {newest[0]}, and its sender is at {clock}")
+            marks += newest
+            if cluster.topology.is_linear:
+                _check_lateness(cluster, manifest, channel, clocks[receiver], items)
+        if sent and not marks and max(sent) < MAX_WATERMARK and clocks[receiver] != min(sent):
+            cluster.world.violation(
+                f"event time: in checkpoint {manifest.checkpoint} {receiver} is at {clocks[receiver]} and its senders "
+                f"at {min(sent)}, and no watermark is in flight"
+            )
+
+
+def _items_of_channels(cluster: Cluster, manifest: Manifest) -> dict[tuple[EdgeId, int, int], list[Captured]]:
+    """What each channel holds, in its order: what the receiver held is older."""
+    held: dict[tuple[EdgeId, int, int], list[Captured]] = {}
+    segments = [channel for report in manifest.reports for channel in report.channels]
+    for segment in sorted(segments, key=lambda segment: segment.side is Side.SENDER):
+        items = decode_items(read_segment(cluster.disk.store, segment.segment))
+        held.setdefault((segment.edge, segment.sender, segment.receiver), []).extend(items)
+    return held
+
+
+def _check_lateness(cluster: Cluster, manifest: Manifest, channel: Channel, clock: int, items: list[Captured]) -> None:
+    """No record in flight is older than what its receiver believes, or than a watermark in front of it."""
+    sources = [node.source for node in cluster.topology.graph.nodes if isinstance(node.source, NumberSource)]
+    (split_count,) = {source.split_count for source in sources}
+    for item in items:
+        if isinstance(item, WatermarkItem):
+            clock = max(clock, item.watermark)
+        elif (numbers_of(item.batch) // split_count < clock).any():
+            cluster.world.violation(
+                f"event time: checkpoint {manifest.checkpoint} holds records on {channel} that are older than {clock}"
+            )
+
+
+def _check_bounds(cluster: Cluster, manifest: Manifest) -> None:
+    """I7: queues stay within their credit and backpressure, captures within their budget."""
     settings = cluster.scenario.worker
+    # A subtask that nothing held up may have filled a queue with what one batch makes: two columns of eight bytes.
+    output_bytes_max = settings.output_bytes_max + 16 * cluster.scenario.load.rows
     for _, worker in cluster.driver.live_workers():
         for subtask in worker.subtasks.values():
             for arriving in subtask.inputs.values():
@@ -117,8 +198,37 @@ def _check_bounds(cluster: Cluster) -> None:
             for leaving in subtask.outputs.values():
                 if not 0 <= leaving.credit.available <= settings.window_bytes:
                     cluster.world.violation(f"credit of {leaving.channel} is {leaving.credit.available}")
-        if worker.captured_bytes < 0:
-            cluster.world.violation(f"I7 bounds: {worker.captured_bytes} bytes captured")
+                if cluster.topology.is_linear and leaving.queued_bytes > output_bytes_max:
+                    cluster.world.violation(f"I7 bounds: {leaving.queued_bytes} bytes wait on {leaving.channel}")
+        if worker.generation == manifest.generation:
+            _check_released(cluster, worker)
+    for report in manifest.reports:
+        segments = [read_segment(cluster.disk.store, channel.segment) for channel in report.channels]
+        size = sum(captured_bytes(decode_items(segment)) for segment in segments)
+        if size > settings.capture_bytes_max:
+            cluster.world.violation(f"I7 bounds: {report.subtask} captured {size} bytes")
+
+
+def _check_released(cluster: Cluster, worker: Worker) -> None:
+    """Everybody has acknowledged, so nobody holds anything for this checkpoint or for one before it."""
+    if worker.captured_bytes:
+        cluster.world.violation(f"I7 bounds: worker {worker.worker} still holds {worker.captured_bytes} captured bytes")
+    for subtask in worker.subtasks.values():
+        for arriving in subtask.inputs.values():
+            if arriving.capturing is not None:
+                cluster.world.violation(f"I7 bounds: {arriving.channel} is still captured, for nobody")
+
+
+def _check_drained(cluster: Cluster, manifest: Manifest) -> None:
+    """After the last barrier no source emits anything: the last checkpoint holds all that the pipeline has done."""
+    noted = {(split.operator, split.split): split.offset for report in manifest.reports for split in report.splits}
+    for _, worker in cluster.driver.live_workers():
+        if not manifest.is_final or worker.generation != manifest.generation:
+            continue
+        for source in (subtask.chain.source for subtask in worker.subtasks.values()):
+            for split in source.positions() if source is not None else ():
+                if split.offset != noted[split.operator, split.split]:
+                    cluster.world.violation(f"drain: '{split.operator}' was read on to {split.offset!r}")
 
 
 # --- in the end ---
@@ -148,7 +258,8 @@ def _check_output(cluster: Cluster) -> None:
     lost, twice = wanted - found, found - wanted
     if lost and not cluster.has_refused:
         cluster.world.violation(f"lost {lost.total()} records: {_some(lost)}")
-    allowed = cluster.is_rotten and not cluster.has_refused
+    goes_back = cluster.scenario.supervisor.restore.fall_back is FallBack.ALLOW_DUPLICATES
+    allowed = cluster.is_rotten and goes_back and not cluster.has_refused
     if twice and not allowed:
         cluster.world.violation(f"duplicated {twice.total()} records: {_some(twice)}")
 
@@ -186,6 +297,19 @@ def _check_counts(cluster: Cluster) -> None:
         if counts != wanted:
             much, little = _some(counts - wanted), _some(wanted - counts)
             cluster.world.violation(f"'{operator}' counted {much} too much, {little} too little")
+
+
+def _check_deletions(cluster: Cluster) -> None:
+    """I3: as long as a manifest exists, so does every blob that it names, at every moment."""
+    named = {paths.manifest(manifest.checkpoint): blobs_of(manifest) for manifest in cluster.manifests}
+    present: set[str] = set()
+    for what, path in cluster.disk.history:
+        if what == "create" and path in named:
+            present.add(path)
+        elif what == "delete":
+            present.discard(path)
+            if any(path in named[manifest] for manifest in present):
+                cluster.world.violation(f"I3 manifest last: {path} was deleted before the manifest that names it")
 
 
 def _counts_in(batch: pa.RecordBatch) -> dict[int, int]:

@@ -96,7 +96,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         restart=RestartPolicy(failures_max=50, window_ms=1_000_000, delay_ms=1, delay_ms_max=20),
         restore=RestoreOptions(FallBack.ALLOW_DUPLICATES if rotten and rng.random() < 0.5 else FallBack.SAFE),
         silence_ms_max=30,
-        start_ms_max=60,
+        start_ms_max=5_000,
     )
     window = rng.choice([200, 400, 1024])
     worker = WorkerSettings(

@@ -105,7 +105,10 @@ def _check_links(graph: Graph) -> None:
     for link in graph.links:
         for end in (link.upstream, link.downstream):
             if end not in names:
-                raise PipelineError(f"the edge {link.edge} names '{end}', which is not an operator of this pipeline")
+                raise PipelineError(
+                    f"the edge {link.edge} names '{end}', which is not an operator of this pipeline: "
+                    f"add it, or correct the name"
+                )
         if link.partitioning is Partitioning.HASH and not link.key:
             raise PipelineError(f"the edge {link.edge} is keyed but names no key column: call key_by with at least one")
     for edge, count in Counter(link.edge for link in graph.links).items():
@@ -117,7 +120,7 @@ def _check_shape(graph: Graph) -> None:
     for node in graph.nodes:
         inputs, outputs = graph.into(node.name), graph.out_of(node.name)
         if node.source is not None and inputs:
-            raise PipelineError(f"source '{node.name}' has an input")
+            raise PipelineError(f"source '{node.name}' has an input: connect that stream to an operator instead")
         if node.source is None and not inputs:
             raise PipelineError(f"operator '{node.name}' has no input: connect it to a stream, or remove it")
         if node.sink is not None and outputs:

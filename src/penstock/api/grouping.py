@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,15 @@ class Groups:
 
     def key_tuples(self) -> list[tuple[Any, ...]]:
         return list(zip(*(column.to_pylist() for column in self.keys.columns), strict=True))
+
+
+def hashable(value: Any) -> Any:
+    """A value of a key as a dictionary can find it: all NaNs are one, structs and lists are tuples."""
+    if isinstance(value, float) and math.isnan(value):
+        return math.nan
+    if isinstance(value, dict):
+        return tuple((name, hashable(item)) for name, item in value.items())
+    return tuple(hashable(item) for item in value) if isinstance(value, list) else value
 
 
 def group(batch: pa.RecordBatch, key: Sequence[str], operator: str) -> Groups:

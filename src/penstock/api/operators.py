@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from penstock.api.aggregates import Aggregate
 from penstock.api.forms import As, Form, RowsForm, form_of
-from penstock.api.grouping import group, key_columns
+from penstock.api.grouping import group, hashable, key_columns
 from penstock.api.operator import Emit, Operator, OperatorContext
 from penstock.api.schemas import SchemaGuard, column_of
 from penstock.errors import DataError, PenstockError, UserCodeError
@@ -236,7 +236,7 @@ class ReduceOperator(NamedOperator):
                 self._rows[self._key_of(row)] = row
 
     def _key_of(self, row: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(row[name] for name in self.context.key)
+        return tuple(hashable(row[name]) for name in self.context.key)
 
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         groups = group(batch, self.context.key, self.context.operator)

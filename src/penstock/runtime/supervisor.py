@@ -187,7 +187,7 @@ class Supervisor:
             return
         worker = getattr(frame, "worker", None)
         if worker is not None:
-            self._heard_at_ms[worker] = max(self._heard_at_ms.get(worker, 0), self._clock.now_ms())
+            self._heard_at_ms[worker] = self._clock.now_ms()
         if isinstance(frame, FailedFrame):
             where = f"{frame.subtask} on worker {frame.worker}" if frame.subtask else f"worker {frame.worker}"
             self._failed(JobFailed(f"{where}: {frame.error}"))

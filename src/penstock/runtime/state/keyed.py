@@ -35,6 +35,7 @@ class KeyedState:
         self.max_parallelism = max_parallelism
         self._cursor = KeyCursor(key_groups, max_parallelism)
         self._states: dict[str, KeyedStateLike] = {}
+        self._removed: set[str] = set()
         if key_schema is not None:
             self._cursor.declare(key_schema)
 
@@ -86,8 +87,9 @@ class KeyedState:
         return known
 
     def remove(self, name: str) -> None:
-        """Forget a state and all that it holds, if there is one of this name."""
+        """Forget a state and all that it holds, here and in the checkpoint, if there is one of this name."""
         self._states.pop(name, None)
+        self._removed.add(name)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -104,6 +106,8 @@ class KeyedState:
         Raises `RestoreError` if there is no such state or the rows do not fit it (I8).
         """
         state = self._states.get(name)
+        if state is None and name in self._removed:
+            return 0
         if state is None:
             raise RestoreError(
                 f"the checkpoint has keyed state '{name}', which the operator does not have any more: "

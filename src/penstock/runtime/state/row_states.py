@@ -108,7 +108,11 @@ class RowState(ABC):
 
     def keys_held(self) -> list[tuple[int, Row]]:
         """Every key that has anything in this state, with its key group: to take up again what a restore brought."""
-        return [(number, key) for number, group in sorted(self._groups.items()) for key in group.entries]
+        key_type = self._cursor.key_type
+        if key_type is None:
+            return []
+        groups = sorted(self._groups.items())
+        return [(number, key_type.thaw(key)) for number, group in groups for key in group.entries]
 
     def snapshot(self) -> RowSnapshot:
         """References to the key groups, whose number is all that the time depends on."""

@@ -1,0 +1,84 @@
+"""Whether a pipeline can travel to its workers, and if not, which object of it is in the way.
+
+Code travels in Spark's closure, so it is pickled with Spark's own cloudpickle, which is imported only here.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.errors import PipelineError
+
+_DEPTH_MAX = 5
+
+
+def dumps(value: Any) -> bytes:
+    """Pickled as Spark does it."""
+    from pyspark import cloudpickle
+
+    data: bytes = cloudpickle.dumps(value)
+    return data
+
+
+def loads(data: bytes) -> Any:
+    """The inverse, for what this very process tree has pickled; never for what came from a socket or a checkpoint."""
+    from pyspark import cloudpickle
+
+    return cloudpickle.loads(data)
+
+
+def check_travels(operator: str, value: Any) -> None:
+    """Raise `PipelineError` if `value`, a part of the operator, cannot be pickled."""
+    error = _failure(value)
+    if error is None:
+        return
+    way = _culprit(value, 0, set())
+    raise PipelineError(
+        f"operator '{operator}' cannot be sent to the workers: {way or 'it'} cannot be pickled "
+        f"({type(error).__name__}: {error}). Make it where it is used: in the function, in open(), or at module level"
+    ) from error
+
+
+def _failure(value: Any) -> Exception | None:
+    try:
+        dumps(value)
+    except Exception as error:  # whatever a __reduce__ may raise
+        return error
+    return None
+
+
+def _culprit(value: Any, depth: int, seen: set[int]) -> str | None:
+    """The innermost part of `value` that cannot be pickled, in words."""
+    if depth > _DEPTH_MAX or id(value) in seen:
+        return None
+    seen.add(id(value))
+    for name, part in _parts(value):
+        if _failure(part) is not None:
+            return _culprit(part, depth + 1, seen) or f"{name}, of type {type(part).__name__},"
+    return None
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, functools.partial):
+        yield "the function", value.func
+        yield from ((f"argument {number}", part) for number, part in enumerate(value.args))
+        yield from ((f"argument '{name}'", part) for name, part in value.keywords.items())
+    elif isinstance(value, types.MethodType):
+        yield f"the object of method '{value.__name__}'", value.__self__
+    elif isinstance(value, types.FunctionType):
+        variables = inspect.getclosurevars(value)
+        where = f"of function '{value.__name__}'"
+        yield from ((f"variable '{name}' {where}", part) for name, part in variables.nonlocals.items())
+        yield from ((f"global '{name}' {where}", part) for name, part in variables.globals.items())
+        yield from ((f"a default {where}", part) for part in value.__defaults__ or ())
+    elif isinstance(value, dict):
+        yield from ((f"entry {name!r}", part) for name, part in value.items())
+    elif isinstance(value, list | tuple | set):
+        yield from ((f"element {number}", part) for number, part in enumerate(value))
+    elif hasattr(value, "__dict__") and not isinstance(value, type | types.ModuleType):
+        kind = type(value).__name__
+        yield from ((f"attribute '{name}' of {kind}", part) for name, part in vars(value).items())

@@ -1,0 +1,238 @@
+"""Defects of the coordinator: triggers, acknowledgements, expiry, commits."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import OWN, PROTOCOL, RUNTIME, Mutant
+
+_COORDINATOR = "protocol/coordinator.py"
+_ENDINGS = "protocol/coordinator_endings.py"
+_TRIGGER = "protocol/coordinator_trigger.py"
+_RUNTIME = "runtime/coordinator.py"
+
+MUTANTS = (
+    # --- triggers ---
+    Mutant(
+        "One source only sees the trigger",
+        "002",
+        "runtime/worker.py",
+        "for subtask in self._order:\n                    subtask.participation.on_trigger(barrier)\n",
+        "for subtask in self._order[:1]:\n                    subtask.participation.on_trigger(barrier)\n",
+        "The other sources never put in their barriers, and the checkpoint expires.",
+    ),
+    Mutant(
+        "A request that waits is overwritten by the next one",
+        "002",
+        _COORDINATOR,
+        "replace(state, queue=(*state.queue, event.request))",
+        "replace(state, queue=(event.request,))",
+        "Somebody waits for an answer for ever.",
+        seeds=0,
+        tests=(PROTOCOL,),
+    ),
+    Mutant(
+        "Checkpoint ids are cut to 32 bits",
+        "002",
+        _TRIGGER,
+        "following = CheckpointId(checkpoint + 1)",
+        "following = CheckpointId((checkpoint + 1) & 0xFFFFFFFF)",
+        "I5: ids only grow.",
+        seeds=0,
+        tests=(PROTOCOL,),
+    ),
+    Mutant(
+        "The mode that was set is never read",
+        "000",
+        _TRIGGER,
+        "mode = Mode.ALIGNED if _has_overflowed(state) else state.policy.mode",
+        "mode = Mode.ALIGNED_WITH_TIMEOUT",
+        "An aligned pipeline would capture in-flight data.",
+    ),
+    Mutant(
+        "A checkpoint begins while the one before is being published",
+        "001",
+        _TRIGGER,
+        "is_busy = state.pending is not None or state.publishing is not None or state.reserved is None",
+        "is_busy = state.pending is not None or state.reserved is None",
+        "Only the newest checkpoint may lack its output: one at a time.",
+        tests=(PROTOCOL,),
+    ),
+    # --- acknowledgements ---
+    Mutant(
+        "An acknowledgement counts for whichever checkpoint is in progress",
+        "001",
+        _COORDINATOR,
+        "if pending is None or pending.attempt.barrier.checkpoint != checkpoint:\n        return _NOT_IN_PROGRESS\n"
+        "    return pending",
+        "if pending is None:\n        return _NOT_IN_PROGRESS\n    return pending",
+        "I12: its checkpoint must be the pending one.",
+    ),
+    Mutant(
+        "Acknowledgements of unknown subtasks are accepted",
+        "001",
+        _COORDINATOR,
+        "    if subtask not in state.members:\n        return _NOT_A_MEMBER\n",
+        "",
+        "I12: members only.",
+        seeds=0,
+        tests=(PROTOCOL,),
+    ),
+    Mutant(
+        "A duplicate acknowledgement is counted and inflates the size",
+        "003",
+        _COORDINATOR,
+        "    if subtask not in collecting.waiting:\n",
+        "    if subtask not in state.members:\n",
+        "I12: a subtask is counted once.",
+        seeds=0,
+        tests=(PROTOCOL,),
+    ),
+    Mutant(
+        "The generation of an acknowledgement is the sender's affair",
+        "002",
+        _COORDINATOR,
+        "    if generation != state.generation:\n",
+        "    if generation < 0:\n",
+        "I6: nothing of an older generation changes anything.",
+        seeds=0,
+        tests=(PROTOCOL,),
+    ),
+    Mutant(
+        "The coordinator takes frames of other generations",
+        "002",
+        _RUNTIME,
+        "        if frame.generation != self.generation:\n",
+        "        if frame.generation < 0:\n",
+        "I6: nothing of an older generation changes anything.",
+        seeds=0,
+        tests=(RUNTIME,),
+    ),
+    # --- endings ---
+    Mutant(
+        "There is no abort and a dead subtask blocks for ever",
+        "001",
+        _COORDINATOR,
+        "    if pending is None or isinstance(pending, Settling) or now_ms < pending.attempt.expires_at_ms:\n",
+        "    if pending is not None or now_ms >= 0:\n",
+        "An attempt ends after its expiry.",
+        seeds=0,
+        tests=(PROTOCOL,),
+    ),
+    Mutant(
+        "The expiry is looked at only when somebody reports",
+        "003",
+        _TRIGGER,
+        "        times_ms.append(state.pending.attempt.expires_at_ms)\n",
+        "        pass\n",
+        "A dead subtask reports nothing: expiry goes by a timer.",
+        seeds=0,
+        tests=(PROTOCOL,),
+    ),
+    Mutant(
+        "After an abort nothing is triggered until somebody resets it",
+        "003",
+        _TRIGGER,
+        "    if state.stop is not None or is_busy or not state.is_ready:\n",
+        "    if state.stop is not None or is_busy or not state.is_ready or state.setbacks:\n",
+        "An attempt that ended leaves the coordinator as ready as it was.",
+    ),
+    Mutant(
+        "Nobody is told that a checkpoint was given up",
+        "001",
+        _ENDINGS,
+        "    actions = (SendBarrier(attempt.barrier.cancelled()), *answers(attempt.requests,",
+        "    actions = (*(), *answers(attempt.requests,",
+        "Abort and cancel go to everybody.",
+        tests=(PROTOCOL,),
+    ),
+    Mutant(
+        "A subtask that is not ready uses up a tolerable failure",
+        "004",
+        "protocol/declines.py",
+        "_UNCOUNTED = frozenset(\n    {\n        DeclineReason.SUBTASK_NOT_READY,\n",
+        "_UNCOUNTED = frozenset(\n    {\n",
+        "To be not ready yet is normal life, and no failure.",
+        seeds=0,
+        tests=(PROTOCOL,),
+    ),
+    Mutant(
+        "A missing recovery marker is not counted",
+        "004",
+        "protocol/declines.py",
+        "_UNCOUNTED = frozenset(\n    {\n        DeclineReason.SUBTASK_NOT_READY,\n",
+        "_UNCOUNTED = frozenset(\n    {\n        DeclineReason.RECOVERY_MARKER_MISSING,\n"
+        "        DeclineReason.SUBTASK_NOT_READY,\n",
+        "It says that the recovery is broken, and must end the job after a while.",
+        seeds=0,
+        tests=(PROTOCOL,),
+    ),
+    Mutant(
+        "After an overflow the next checkpoint is unaligned again",
+        OWN,
+        _TRIGGER,
+        "mode = Mode.ALIGNED if _has_overflowed(state) else state.policy.mode",
+        "mode = state.policy.mode",
+        "Under constant backpressure no checkpoint would ever complete.",
+        tests=(PROTOCOL,),
+    ),
+    # --- commits ---
+    Mutant(
+        "Sinks commit before the manifest is written",
+        OWN,
+        _RUNTIME,
+        "        checkpoint = manifest.checkpoint\n        try:\n",
+        "        from penstock.protocol.commit import ManifestDurable, decide_commit\n\n"
+        "        checkpoint = manifest.checkpoint\n"
+        "        permit = decide_commit(manifest, ManifestDurable(checkpoint, self.generation), self.generation)\n"
+        "        if permit is not None:\n"
+        "            publish(permit, self._committers)\n"
+        "        try:\n",
+        "I4: sinks commit only what a durable manifest names.",
+    ),
+    Mutant(
+        "The marker says committed before the sinks have committed",
+        OWN,
+        _RUNTIME,
+        "            publish(permit, self._committers)\n"
+        '            self._store.create(paths.committed(checkpoint), b"{}")\n',
+        '            self._store.create(paths.committed(checkpoint), b"{}")\n'
+        "            publish(permit, self._committers)\n",
+        "I4: a crash in between, and the output is never published.",
+    ),
+    Mutant(
+        "After a restart the restored checkpoint is not committed again",
+        OWN,
+        "protocol/commit.py",
+        "    if is_committed:\n        return None\n",
+        "    if not is_committed:\n        return None\n",
+        "I4: what a manifest names is published, whatever crashed in between.",
+    ),
+    Mutant(
+        "Staged output is swept before the restored checkpoint is committed",
+        OWN,
+        "runtime/supervisor.py",
+        "            if claimed.recommit is None:\n",
+        "            if claimed.generation > 0:\n",
+        "I4: what a manifest names is never rolled back.",
+    ),
+    Mutant(
+        "A commit that failed counts as committed",
+        OWN,
+        _COORDINATOR,
+        "    if isinstance(event, CommitFailed):\n",
+        "    if isinstance(event, CommitFailed) and event.now_ms < 0:\n",
+        "I4: everything that a manifest names is published.",
+        seeds=0,
+        tests=(PROTOCOL,),
+    ),
+    Mutant(
+        "The pipeline is finished before its last output is committed",
+        OWN,
+        _ENDINGS,
+        "    return replace(state, publishing=publishing), (announce, Commit(permit))\n",
+        "    if manifest.is_final:\n"
+        "        state, actions = conclude(state, attempt.requests, now_ms, is_final=True)\n"
+        "        return state, (announce, Commit(permit), *actions)\n"
+        "    return replace(state, publishing=publishing), (announce, Commit(permit))\n",
+        "A bounded pipeline is finished when its final checkpoint is committed.",
+    ),
+)

@@ -1,0 +1,167 @@
+"""Defects of the sending side: overtaking, credit, backpressure."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import OWN, PROTOCOL, Mutant
+
+_OVERTAKING = "protocol/overtaking.py"
+_CREDIT = "protocol/credit.py"
+_PARTICIPATION = "runtime/participation.py"
+_OUTPUT = "runtime/output_channel.py"
+
+MUTANTS = (
+    # --- overtaking ---
+    Mutant(
+        "Records that a barrier overtakes at the sender are not captured",
+        "000",
+        _PARTICIPATION,
+        "                self._pending.outputs[channel] = held\n",
+        "                pass\n",
+        "I1: they are behind the barrier for the receiver and before it for the sender's state.",
+    ),
+    Mutant(
+        "Capture at the sender does not stop at the barrier",
+        OWN,
+        _OUTPUT,
+        "                    self._send_barrier(BarrierItem(barrier, item.since_ms))\n                    break\n",
+        "                    self._send_barrier(BarrierItem(barrier, item.since_ms))\n"
+        "                    captured = [each for each in self.queue if isinstance(each, BatchItem | WatermarkItem)]\n"
+        "                    break\n",
+        "I1: what was emitted after the snapshot is captured and is emitted again.",
+    ),
+    Mutant(
+        "Records that a barrier has overtaken are not sent any more",
+        OWN,
+        _OUTPUT,
+        "                    del self.queue[position]\n",
+        "                    for _ in range(position + 1):\n                        self.queue.popleft()\n",
+        "Records are lost without any failure.",
+    ),
+    Mutant(
+        "An unaligned barrier waits for its turn in the output queue",
+        OWN,
+        _OVERTAKING,
+        "    if barrier.is_unaligned:\n        return _overtake(departing)\n",
+        "",
+        "I11: in unaligned mode no barrier waits for credit.",
+        seeds=0,
+        tests=(PROTOCOL,),
+    ),
+    Mutant(
+        "A barrier in a full output queue never turns unaligned",
+        "001",
+        _OVERTAKING,
+        "    if waiting & state.may_overtake and barrier.remaining_ms is not None:\n",
+        "    if waiting & state.may_overtake and barrier.remaining_ms is None:\n",
+        "I11: the fall back to unaligned would never come.",
+        tests=(PROTOCOL,),
+    ),
+    Mutant(
+        "A departure timeout of an older checkpoint lets the barrier of this one overtake",
+        "000",
+        _OVERTAKING,
+        "            if isinstance(state, Departing) and state.newest == checkpoint:\n",
+        "            if isinstance(state, Departing):\n",
+        "Ids must be compared, on the sending side too.",
+        tests=(PROTOCOL,),
+    ),
+    Mutant(
+        "A subtask acknowledges before its barrier has left every output queue",
+        OWN,
+        _PARTICIPATION,
+        "not (pending.inputs_complete and pending.outputs_complete)",
+        "not pending.inputs_complete",
+        "I1: what the barrier overtakes later is in nobody's acknowledgement.",
+    ),
+    Mutant(
+        "A subtask acknowledges before its late barriers have come",
+        OWN,
+        _PARTICIPATION,
+        "not (pending.inputs_complete and pending.outputs_complete)",
+        "not pending.outputs_complete",
+        "I1: what still arrives in front of them is in nobody's acknowledgement.",
+    ),
+    Mutant(
+        "A barrier is waited for on a channel that has ended",
+        OWN,
+        _OUTPUT,
+        "        if self.has_ended:\n            return True\n",
+        "        if self.has_ended:\n            return False\n",
+        "It never departs, so the final checkpoint never completes.",
+    ),
+    Mutant(
+        "A barrier does not age while it waits",
+        OWN,
+        "protocol/barrier.py",
+        "return replace(self, age_ms=self.age_ms + max(0, waited_ms))",
+        "return self",
+        "The timeout would be counted anew at every hop.",
+        seeds=0,
+        tests=(PROTOCOL,),
+    ),
+    # --- credit ---
+    Mutant(
+        "A grant is held back while a watermark waits in the queue",
+        OWN,
+        "runtime/input_channel.py",
+        "self.credit.consumed(cost, self.queued_batches == 0)",
+        "self.credit.consumed(cost, not self.queue)",
+        "The watermark gives nothing back, and the sender waits for ever.",
+    ),
+    Mutant(
+        "Grants are sent only when half of the window is owed",
+        OWN,
+        _CREDIT,
+        "if queue_is_empty or 2 * self.owed >= self.window_bytes:",
+        "if 2 * self.owed >= self.window_bytes:",
+        "The sender may be waiting for just the rest.",
+    ),
+    Mutant(
+        "A batch larger than the window needs more credit than there is",
+        OWN,
+        _CREDIT,
+        "return max(1, min(batch_bytes, window_bytes))",
+        "return max(1, batch_bytes)",
+        "It would wait for ever.",
+    ),
+    Mutant(
+        "Every slice of a batch gives back the price of the whole",
+        OWN,
+        "runtime/input_channel.py",
+        "        return BatchItem(head, 0, size)\n",
+        "        return BatchItem(head, item.cost, size)\n",
+        "Credit rises above the window.",
+    ),
+    Mutant(
+        "Recovered records give credit back that nobody paid",
+        OWN,
+        "runtime/channel_state.py",
+        "yield BatchItem(batch, 0, batch.nbytes)",
+        "yield BatchItem(batch, batch.nbytes, batch.nbytes)",
+        "Credit rises above the window.",
+    ),
+    Mutant(
+        "Sending takes nothing from the credit",
+        OWN,
+        _CREDIT,
+        "        self.available -= cost\n",
+        "",
+        "I7: the receiver's queue is bounded by what it has granted.",
+    ),
+    Mutant(
+        "A subtask works on although its outputs are full",
+        OWN,
+        "runtime/subtask.py",
+        "if not self.is_restored or self.has_ended or self._full:",
+        "if not self.is_restored or self.has_ended:",
+        "I7: backpressure is what bounds the output queues.",
+    ),
+    Mutant(
+        "An output that was full stays full",
+        OWN,
+        _OUTPUT,
+        "            self.full.discard(self.channel.id)\n",
+        "            pass\n",
+        "The subtask never works again.",
+    ),
+)

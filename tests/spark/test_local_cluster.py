@@ -1,0 +1,86 @@
+"""Two executor JVMs, as on a real cluster: every mode once, and an executor that is killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+
+def executors() -> list[int]:
+    """Process ids of the executor JVMs that this process has started."""
+    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()[1:]]
+    parents = {int(pid): int(parent) for pid, parent, *_ in rows}
+
+    def is_ours(pid: int) -> bool:
+        while pid in parents:
+            if pid == os.getpid():
+                return True
+            pid = parents[pid]
+        return False
+
+    return [int(pid) for pid, _, args in rows if "CoarseGrainedExecutorBackend" in args and is_ours(int(pid))]
+
+
+def run(script: str, root: Path) -> None:
+    """Run in a process of its own: a second Spark context cannot live beside the session of the other tests."""
+    command = [sys.executable, "-c", script, str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+
+
+_MODES = """
+import sys
+from pathlib import Path
+from tests.simulation.topologies import Load
+from tests.spark.conftest import make_session
+from tests.spark.kit import build, inflight_bytes, launch
+from tests.spark.world import FLAWLESS
+root = Path(sys.argv[1])
+spark = make_session("local-cluster[2,2,1024]")
+load = Load(parallelism=2, count=300, rows=16, idle=0.0, slow_us=800)
+for name, mode in [("keyed", "unaligned"), ("pipeline", "aligned-with-timeout"), ("keyed_broadcast", "aligned")]:
+    world, topology = build(name, root / name, load)
+    job = launch(topology, spark, root / name, mode, workers=4 if name == "pipeline" else 2)
+    assert job.wait(120)
+    assert world.verdict(topology.expected) == FLAWLESS, (name, mode, world.verdict(topology.expected))
+    if mode == "unaligned":
+        assert inflight_bytes(job) > 0
+spark.stop()
+"""
+
+_KILL = """
+import os, signal, sys
+from pathlib import Path
+from tests.simulation.topologies import Load
+from tests.spark.conftest import make_session
+from tests.spark.kit import build, completed, inflight_bytes, launch, until
+from tests.spark.test_local_cluster import executors
+from tests.spark.world import FLAWLESS
+root = Path(sys.argv[1])
+spark = make_session("local-cluster[2,2,1024]")
+load = Load(parallelism=2, count=800, rows=16, idle=0.0, slow_us=1500)
+world, topology = build("keyed", root, load)
+job = launch(topology, spark, root, workers=4, parallelism=4)
+until(lambda: completed(job) >= 2, "two checkpoints")
+os.kill(executors()[0], signal.SIGKILL)
+until(lambda: job.status.restarts >= 1, "the restart")
+assert job.wait(180)
+assert world.verdict(topology.expected) == FLAWLESS, world.verdict(topology.expected)
+assert inflight_bytes(job) > 0
+spark.stop()
+"""
+
+
+def test_every_mode_works_across_executors(tmp_path: Path) -> None:
+    run(_MODES, tmp_path)
+
+
+def test_an_executor_that_is_killed_takes_nothing_with_it(tmp_path: Path) -> None:
+    run(_KILL, tmp_path)
