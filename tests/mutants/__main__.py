@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections import Counter
@@ -36,6 +37,8 @@ def main() -> int:
         for mutant in chosen:
             print(f"{mutant.origin} {mutant.file}: {mutant.name}. {mutant.why}")
         return 0
+    # An exception, so that on the way out everything is cleaned up.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with copy_of(REPOSITORY) as pristine:
         try:
             return run(Harness(pristine, arguments.seeds, arguments.jobs), chosen)

@@ -16,12 +16,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from tests.mutants.mutant import Mutant, Stale
 
@@ -34,8 +35,13 @@ SEED_S_MAX = 60
 SIMULATION_S_MAX = 240
 """For all seeds of one mutant; afterwards the tests may try."""
 TESTS_S_MAX = 300
+DOUBTFUL_MAX = 4
+"""So many tests may fail for reasons of their own before the mutant is given up."""
 
-_FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
+_NO_TESTS = 5
+"""How pytest says that nothing was left to run."""
+
+_FAILED = re.compile(r"^FAILED (.+?)(?: - .*)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +151,7 @@ class _Trial:
     def lines(self) -> Generator[str, None, None]:
         """What it prints, to its end, or to the end of the time for all of it."""
         with tempfile.TemporaryFile("w+") as errors:
-            process = subprocess.Popen(
-                self._command,
-                cwd=self._tree,
-                env=_environment(self._tree),
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                start_new_session=True,
-            )
+            process = _start(self._command, self._tree, errors)
             overall = _after(SIMULATION_S_MAX, partial(_kill, process))
             try:
                 yield from self._watched(process)
@@ -189,34 +187,63 @@ def _after(seconds: float, call: Callable[[], None]) -> threading.Timer:
     return timer
 
 
-def _kill(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
+_running: set[subprocess.Popen[str]] = set()
+_is_interrupted = threading.Event()
 
 
-def run_tests(tree: Path, tests: tuple[str, ...]) -> ByTest | Unusable | None:
-    """Run tests up to the first failure; None if all of them pass."""
-    present = [test for test in tests if (tree / test.split("::")[0]).exists()]
-    if not present:
-        return None
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *present]
+def _start(command: list[str], tree: Path, errors: IO[str] | int) -> subprocess.Popen[str]:
+    """Start a process in `tree`, in a session of its own, so that whatever it starts can be ended with it."""
+    if _is_interrupted.is_set():
+        raise KeyboardInterrupt
     process = subprocess.Popen(
         command,
         cwd=tree,
         env=_environment(tree),
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=errors,
         text=True,
         start_new_session=True,
     )
+    _running.add(process)
+    return process
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    _running.discard(process)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextmanager
+def _pool(jobs: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that each wait for a process. Whoever interrupts them ends the processes too."""
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            yield pool
+        except BaseException:
+            _is_interrupted.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in tuple(_running):
+                _kill(process)
+            raise
+
+
+def run_tests(tree: Path, tests: Sequence[str], deselected: Sequence[str] = ()) -> ByTest | Unusable | None:
+    """Run tests up to the first failure; None if all of them pass."""
+    present = [test for test in tests if (tree / test.split("::")[0]).exists()]
+    if not present:
+        return None
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *present]
+    command += [f"--deselect={node}" for node in deselected]
+    process = _start(command, tree, subprocess.STDOUT)
     try:
         output, _ = process.communicate(timeout=TESTS_S_MAX)
     except subprocess.TimeoutExpired:
-        return ByTest(f"timeout: {' '.join(present)} did not end within {TESTS_S_MAX} s")
+        return Unusable(f"{' '.join(present)} did not end within {TESTS_S_MAX} s")
     finally:
         _kill(process)
         process.wait()
-    if process.returncode == 0:
+    if process.returncode in (0, _NO_TESTS):
         return None
     failed = _FAILED.search(output)
     return ByTest(failed[1]) if failed else Unusable(f"the tests could not be run: {_last_line(output)}")
@@ -241,8 +268,6 @@ class Harness:
         self._pristine = pristine
         self._seeds = seeds
         self._jobs = jobs
-        self._lock = threading.Lock()
-        self._passing: set[tuple[str, ...]] = set()
 
     def check_baseline(self, mutants: Iterable[Mutant]) -> int:
         """Let the unchanged tree go through all seeds that any of `mutants` may be tried with; returns how many.
@@ -250,7 +275,7 @@ class Harness:
         Raises `BaselineFailed`.
         """
         chunks = [chunk for only, seeds in self._plans(mutants).items() for chunk in _chunks(only, seeds, self._jobs)]
-        with ThreadPoolExecutor(self._jobs) as pool:
+        with _pool(self._jobs) as pool:
             for only, first, found in pool.map(
                 lambda chunk: (*chunk[:2], simulate(self._pristine, *_swap(chunk))), chunks
             ):
@@ -270,7 +295,7 @@ class Harness:
 
     def judge_all(self, mutants: Iterable[Mutant]) -> Iterator[tuple[Mutant, Verdict]]:
         """The verdicts in the order of the mutants, each as soon as it and all before it are known."""
-        with ThreadPoolExecutor(self._jobs) as pool:
+        with _pool(self._jobs) as pool:
             yield from pool.map(lambda mutant: (mutant, self.judge(mutant)), mutants)
 
     def judge(self, mutant: Mutant) -> Verdict:
@@ -284,20 +309,16 @@ class Harness:
             return found or self._judge_by_tests(tree, mutant.tests)
 
     def _judge_by_tests(self, tree: Path, tests: tuple[str, ...]) -> Verdict:
-        found = run_tests(tree, tests)
-        if isinstance(found, ByTest):
-            self._check_tests(tests)
-        return found or Survived()
-
-    def _check_tests(self, tests: tuple[str, ...]) -> None:
-        """A failing test means something only if it passes without the mutant."""
-        with self._lock:
-            if tests not in self._passing:
-                with copy_of(self._pristine) as tree:
-                    found = run_tests(tree, tests)
-                if found is not None:
-                    raise BaselineFailed(f"without any mutant: {found}")
-                self._passing.add(tests)
+        """A test that fails has caught the mutant if it fails again, and passes without the mutant."""
+        doubtful: list[str] = []
+        while len(doubtful) < DOUBTFUL_MAX:
+            found = run_tests(tree, tests, doubtful)
+            if not isinstance(found, ByTest):
+                return found or Survived()
+            if run_tests(tree, [found.node]) is not None and run_tests(self._pristine, [found.node]) is None:
+                return found
+            doubtful.append(found.node)
+        return Unusable(f"tests fail with or without the mutant, or by chance: {', '.join(doubtful)}")
 
 
 Chunk = tuple[str | None, int, int]

@@ -302,13 +302,14 @@ def _check_counts(cluster: Cluster) -> None:
 def _check_deletions(cluster: Cluster) -> None:
     """I3: as long as a manifest exists, so does every blob that it names, at every moment."""
     named = {paths.manifest(manifest.checkpoint): blobs_of(manifest) for manifest in cluster.manifests}
-    present: set[str] = set()
+    present: dict[str, frozenset[str]] = {}
     for what, path in cluster.disk.history:
         if what == "create" and path in named:
-            present.add(path)
+            # Once: what takes the place of a manifest that was retired is a void outcome.
+            present[path] = named.pop(path)
         elif what == "delete":
-            present.discard(path)
-            if any(path in named[manifest] for manifest in present):
+            present.pop(path, None)
+            if any(path in blobs for blobs in present.values()):
                 cluster.world.violation(f"I3 manifest last: {path} was deleted before the manifest that names it")
 
 

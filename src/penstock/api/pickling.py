@@ -36,7 +36,7 @@ def check_travels(operator: str, value: Any) -> None:
     error = _failure(value)
     if error is None:
         return
-    way = _culprit(value, 0, set())
+    way = ", and in it ".join(_culprit(value, 0, set()))
     raise PipelineError(
         f"operator '{operator}' cannot be sent to the workers: {way or 'it'} cannot be pickled "
         f"({type(error).__name__}: {error}). Make it where it is used: in the function, in open(), or at module level"
@@ -51,15 +51,18 @@ def _failure(value: Any) -> Exception | None:
     return None
 
 
-def _culprit(value: Any, depth: int, seen: set[int]) -> str | None:
-    """The innermost part of `value` that cannot be pickled, in words."""
+def _culprit(value: Any, depth: int, seen: set[int]) -> list[str]:
+    """The way to the innermost part of `value` that cannot be pickled, in words."""
     if depth > _DEPTH_MAX or id(value) in seen:
-        return None
+        return []
     seen.add(id(value))
     for name, part in _parts(value):
         if _failure(part) is not None:
-            return _culprit(part, depth + 1, seen) or f"{name}, of type {type(part).__name__},"
-    return None
+            inside = _culprit(part, depth + 1, seen)
+            # How an operator is put together is nobody's business but ours.
+            is_ours = depth == 0 and inside and isinstance(value, functools.partial)
+            return inside if is_ours else [f"{name} (of type {type(part).__name__})", *inside]
+    return []
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

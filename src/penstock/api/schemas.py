@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from penstock.connectors.shapes import differences
 from penstock.errors import DataError, PipelineError
 
 SchemaLike: TypeAlias = Any
@@ -169,20 +170,6 @@ def _type_of_json(value: Any) -> pa.DataType:
             return pa.map_(_type_of_json(value["keyType"]), _type_of_json(value["valueType"]))
         case other:
             raise PipelineError(f"a state or an output cannot have the type {other!r}")
-
-
-def differences(known: pa.Schema, other: pa.Schema) -> str:
-    """What `other` has that `known` has not, and the other way round, in words; empty if nothing."""
-    said: list[str] = []
-    ours, theirs = {field.name: field for field in known}, {field.name: field for field in other}
-    said += [f"'{name}' is missing" for name in ours if name not in theirs]
-    said += [f"'{name}' is new" for name in theirs if name not in ours]
-    for name, field in ours.items():
-        if name in theirs and field.type != theirs[name].type:
-            said.append(f"'{name}' was {field.type} and is {theirs[name].type}")
-    if not said and known.names != other.names:
-        said.append(f"the columns were in the order {', '.join(known.names)} and are in {', '.join(other.names)}")
-    return "; ".join(said)
 
 
 class SchemaGuard:

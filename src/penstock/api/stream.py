@@ -20,28 +20,37 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import replace
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api import operators
-from penstock.api.aggregates import FUNCTIONS, Aggregate
+from penstock.api.arguments import (
+    AtEnd,
+    aggregates_of,
+    instance_of,
+    require_choice,
+    require_columns,
+    require_count,
+    require_instance,
+    require_name,
+    schema_or_none,
+)
 from penstock.api.async_operator import MapAsyncOperator, Where
 from penstock.api.forms import As, check_form
 from penstock.api.functions import KeyedFunction, TwoInputFunction
-from penstock.api.graph import MAX_PARALLELISM_DEFAULT, Graph, Link, Node, OperatorFactory, check
+from penstock.api.graph import MAX_PARALLELISM_DEFAULT, Graph, Node, OperatorFactory, check
 from penstock.api.keyed_operators import CallableTwoInput, ProcessOperator, TwoInputOperator
+from penstock.api.links import End, Wish, resolved
 from penstock.api.pickling import check_travels
-from penstock.api.schemas import SchemaLike, as_schema
+from penstock.api.schemas import SchemaLike
 from penstock.connectors.sink import Sink
 from penstock.connectors.source import Source
 from penstock.errors import PipelineError
 from penstock.ids import OperatorName
 from penstock.protocol.manifest import Partitioning
-
-AtEnd: TypeAlias = Literal["fire", "drop"]
 
 _start_hook: Callable[..., Any] | None = None
 
@@ -52,39 +61,26 @@ def register_start(hook: Callable[..., Any]) -> None:
     _start_hook = hook
 
 
-@dataclass(frozen=True, slots=True)
-class _Wish:
-    """A link as it was asked for; without a partitioning, the one that fits best is chosen at the end."""
-
-    upstream: OperatorName
-    downstream: OperatorName
-    input: int
-    partitioning: Partitioning | None
-    key: tuple[str, ...]
-
-
 class Pipeline:
     """A pipeline: begin with `source`. `max_parallelism` is the number of key groups, which never changes again."""
 
     def __init__(self, name: str, max_parallelism: int = MAX_PARALLELISM_DEFAULT) -> None:
-        if not isinstance(name, str) or not name.strip():
-            raise PipelineError(f"a pipeline needs a name, not {name!r}: its checkpoints are found by it")
+        require_name("a pipeline", name)
         self.name = name
         self.max_parallelism = max_parallelism
         self._nodes: list[Node] = []
-        self._wishes: list[_Wish] = []
+        self._wishes: list[Wish] = []
         self._counts: Counter[str] = Counter()
 
     def source(self, source: Source, *, name: str | None = None, parallelism: int | None = None) -> Stream:
         """A stream of what a source reads."""
-        if not isinstance(source, Source):
-            raise PipelineError(f"source() takes a Source, such as FileSource(…), not {source!r}")
+        require_instance("source()", source, Source, "FileSource(…)")
         chosen = self._add("source", name, parallelism, source=source)
-        return Stream(self, (_End(chosen),))
+        return Stream(self, (End(chosen),))
 
     def graph(self) -> Graph:
         """The whole, checked: shape, names, parallelism, and whether every function can travel to the workers."""
-        graph = Graph(self.name, tuple(self._nodes), tuple(self._links()), self.max_parallelism)
+        graph = Graph(self.name, tuple(self._nodes), tuple(resolved(self._nodes, self._wishes)), self.max_parallelism)
         check(graph)
         for node in graph.nodes:
             check_travels(node.name, node.source or node.operator or node.sink)
@@ -101,47 +97,16 @@ class Pipeline:
     def _add(self, kind: str, name: str | None, parallelism: int | None, **parts: Any) -> OperatorName:
         self._counts[kind] += 1
         chosen = OperatorName(f"{kind}_{self._counts[kind]}" if name is None else name)
-        if not isinstance(chosen, str) or not chosen.strip():
-            raise PipelineError(f"the name of a {kind} is {name!r}: it must be a text, state is found by it")
+        require_name(f"a {kind}", chosen)
         if any(node.name == chosen for node in self._nodes):
             raise PipelineError(f"there is an operator '{chosen}' already: give each a name of its own with name=…")
-        if parallelism is not None and (not isinstance(parallelism, int) or parallelism < 1):
-            raise PipelineError(f"the parallelism of '{chosen}' is {parallelism!r}: it must be a number of at least 1")
+        if parallelism is not None:
+            require_count(f"the parallelism of '{chosen}'", parallelism)
         self._nodes.append(Node(chosen, parallelism=parallelism, **parts))
         return chosen
 
-    def _connect(self, ends: Iterable[_End], downstream: OperatorName, number: int = 0) -> None:
-        self._wishes += [_Wish(end.operator, downstream, number, end.partitioning, end.key) for end in ends]
-
-    def _links(self) -> Iterable[Link]:
-        nodes = {node.name: node for node in self._nodes}
-        outputs = Counter(wish.upstream for wish in self._wishes)
-        inputs = Counter(wish.downstream for wish in self._wishes)
-        for wish in self._wishes:
-            partitioning = wish.partitioning
-            if partitioning is None:
-                sender, receiver = nodes[wish.upstream], nodes[wish.downstream]
-                is_alone = outputs[wish.upstream] == 1 and inputs[wish.downstream] == 1
-                can_chain = is_alone and sender.chainable_after and receiver.chainable
-                partitioning = _fitting(sender, receiver, can_chain)
-            yield Link(wish.upstream, wish.downstream, partitioning, wish.input, wish.key)
-
-
-def _fitting(sender: Node, receiver: Node, can_chain: bool) -> Partitioning:
-    if sender.parallelism != receiver.parallelism:
-        return Partitioning.REBALANCE
-    # Where the two do not become one chain there is a channel, and on a forward channel no barrier can overtake.
-    # At equal parallelism rescale is the same one-to-one connection, and one that barriers can overtake on.
-    return Partitioning.FORWARD if can_chain else Partitioning.RESCALE
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """An operator's output, and how its records are to travel on."""
-
-    operator: OperatorName
-    partitioning: Partitioning | None = None
-    key: tuple[str, ...] = ()
+    def _connect(self, ends: Iterable[End], downstream: OperatorName, number: int = 0) -> None:
+        self._wishes += [Wish(end, downstream, number) for end in ends]
 
 
 class Stream:
@@ -155,7 +120,7 @@ class Stream:
     record may matter, not how often it is called.
     """
 
-    def __init__(self, pipeline: Pipeline, ends: tuple[_End, ...]) -> None:
+    def __init__(self, pipeline: Pipeline, ends: tuple[End, ...]) -> None:
         self.pipeline = pipeline
         self._ends = ends
 
@@ -171,7 +136,7 @@ class Stream:
         parallelism: int | None = None,
     ) -> Stream:
         """A batch for each batch, or with `as_="rows"` a row for each row."""
-        made = functools.partial(operators.MapOperator, function, as_, _schema(schema))
+        made = functools.partial(operators.MapOperator, function, as_, schema_or_none(schema))
         return self._apply("map", function, as_, made, name, parallelism)
 
     def filter(
@@ -199,7 +164,7 @@ class Stream:
         parallelism: int | None = None,
     ) -> Stream:
         """Any number of batches for each batch, or with `as_="rows"` of rows for each row: an iterable of them."""
-        made = functools.partial(operators.FlatMapOperator, function, as_, _schema(schema))
+        made = functools.partial(operators.FlatMapOperator, function, as_, schema_or_none(schema))
         return self._apply("flat_map", function, as_, made, name, parallelism)
 
     def map_async(
@@ -224,20 +189,17 @@ class Stream:
         The trap: threads take turns in Python code. They help a function that waits, for a service or in a library
         that lets go of the interpreter; `in_="processes"` is for one that computes in Python.
         """
-        for option, value in (("concurrency", concurrency), ("batch_rows", batch_rows)):
-            if not isinstance(value, int) or value < 1:
-                raise PipelineError(f"map_async: {option} is {value!r}: it must be a number of at least 1")
-        if in_ not in ("threads", "processes"):
-            raise PipelineError(f'map_async: in_ is {in_!r}: it must be "threads" or "processes"')
+        require_count("map_async: concurrency", concurrency)
+        require_count("map_async: batch_rows", batch_rows)
+        require_choice("map_async: in_", in_, "threads", "processes")
         made = functools.partial(
-            MapAsyncOperator, function, as_, _schema(schema), concurrency, ordered, in_, batch_rows
+            MapAsyncOperator, function, as_, schema_or_none(schema), concurrency, ordered, in_, batch_rows
         )
         return self._apply("map_async", function, as_, made, name, parallelism, chainable=False, chainable_after=False)
 
     def select(self, *columns: str, name: str | None = None, parallelism: int | None = None) -> Stream:
         """Some of the columns, in this order."""
-        if not columns or not all(isinstance(column, str) for column in columns):
-            raise PipelineError(f"select takes the names of columns, not {columns!r}")
+        require_columns("select", columns)
         return self._node("select", functools.partial(operators.SelectOperator, columns), name, parallelism)
 
     def with_column(
@@ -259,12 +221,8 @@ class Stream:
 
         `nulls="group"`: null is a key like any other. `nulls="error"`: a null in a key is a `DataError`.
         """
-        if not columns or not all(isinstance(column, str) and column for column in columns):
-            raise PipelineError(f"key_by takes the names of the key's columns, at least one, not {columns!r}")
-        if len(set(columns)) < len(columns):
-            raise PipelineError(f"key_by names a column twice: {', '.join(columns)}")
-        if nulls not in ("group", "error"):
-            raise PipelineError(f'key_by: nulls is {nulls!r}: it must be "group" or "error"')
+        require_columns("key_by", columns)
+        require_choice("key_by: nulls", nulls, "group", "error")
         stream = self
         if nulls == "error":
             stream = self._node("key_by", functools.partial(operators.KeyCheckOperator, columns), None, None)
@@ -275,15 +233,13 @@ class Stream:
         """The records of all these streams, which must have one schema. Nothing is known about their order."""
         ends = list(self._ends)
         for other in others:
-            if not isinstance(other, Stream) or other.pipeline is not self.pipeline:
-                raise PipelineError(f"union takes streams of the same pipeline, not {other!r}")
+            self._require_own("union", other)
             ends += other._ends
         return Stream(self.pipeline, tuple(ends))
 
     def connect(self, other: Stream) -> ConnectedStreams:
         """Two streams for one function: both keyed, or `other.broadcast()`, which then goes to every subtask."""
-        if not isinstance(other, Stream) or other.pipeline is not self.pipeline:
-            raise PipelineError(f"connect takes a stream of the same pipeline, not {other!r}")
+        self._require_own("connect", other)
         return ConnectedStreams(self, other)
 
     def rebalance(self) -> Stream:
@@ -299,7 +255,7 @@ class Stream:
         return self._by(Partitioning.BROADCAST)
 
     def global_(self) -> Stream:
-        """Everything to the first subtask of the next operator."""
+        """Everything to the first subtask of the next operator, which has no other unless it is told to."""
         return self._by(Partitioning.GLOBAL)
 
     def forward(self) -> Stream:
@@ -312,16 +268,24 @@ class Stream:
 
     def sink(self, sink: Sink, *, name: str | None = None, parallelism: int | None = None) -> Pipeline:
         """Write to a sink. Returns the pipeline."""
-        if not isinstance(sink, Sink):
-            raise PipelineError(f"sink() takes a Sink, such as ParquetSink(…), not {sink!r}")
-        chosen = self.pipeline._add("sink", name, parallelism, sink=sink)
+        require_instance("sink()", sink, Sink, "ParquetSink(…)")
+        chosen = self.pipeline._add("sink", name, self._parallelism if parallelism is None else parallelism, sink=sink)
         self.pipeline._connect(self._ends, chosen)
         return self.pipeline
 
     # --- building ---
 
+    def _require_own(self, call: str, other: Any) -> None:
+        if not isinstance(other, Stream) or other.pipeline is not self.pipeline:
+            raise PipelineError(f"{call} takes streams of the same pipeline, not {other!r}")
+
+    @property
+    def _parallelism(self) -> int | None:
+        """That of the next operator, where nothing else makes sense."""
+        return 1 if all(end.partitioning is Partitioning.GLOBAL for end in self._ends) else None
+
     def _by(self, partitioning: Partitioning) -> Stream:
-        return Stream(self.pipeline, tuple(_End(end.operator, partitioning) for end in self._ends))
+        return Stream(self.pipeline, tuple(End(end.operator, partitioning) for end in self._ends))
 
     def _apply(
         self,
@@ -342,9 +306,11 @@ class Stream:
     def _node(
         self, kind: str, made: OperatorFactory, name: str | None, parallelism: int | None, **flags: bool
     ) -> Stream:
-        chosen = self.pipeline._add(kind, name, parallelism, operator=made, **flags)
+        chosen = self.pipeline._add(
+            kind, name, self._parallelism if parallelism is None else parallelism, operator=made, **flags
+        )
         self.pipeline._connect(self._ends, chosen)
-        return Stream(self.pipeline, (_End(chosen),))
+        return Stream(self.pipeline, (End(chosen),))
 
 
 class KeyedStream(Stream):
@@ -369,15 +335,15 @@ class KeyedStream(Stream):
         `as_` is `"arrow"` for a `KeyedFunction` and `"pandas"` for a processor, unless it says otherwise. At the end
         of a bounded input, timers that are still set are called early, or with `at_end="drop"` not at all.
         """
-        instance = function() if isinstance(function, type) else function
+        instance = instance_of(function)
         is_processor = hasattr(instance, "handleInputRows")
         if not is_processor and not isinstance(instance, KeyedFunction):
             raise PipelineError(f"process takes a KeyedFunction or a StatefulProcessor, not {function!r}")
         form: As = as_ or ("pandas" if is_processor else "arrow")
         if is_processor and form not in ("pandas", "rows"):
             raise PipelineError(f'process: a StatefulProcessor takes as_="pandas" or as_="rows", not {form!r}')
-        _check_at_end(at_end)
-        made = functools.partial(ProcessOperator, instance, self.key, form, _schema(schema), at_end == "fire")
+        require_choice("process: at_end", at_end, "fire", "drop")
+        made = functools.partial(ProcessOperator, instance, self.key, form, schema_or_none(schema), at_end == "fire")
         stream = self._node("process", made, name, parallelism)
         check_form(form, stream._ends[0].operator)
         return stream
@@ -407,12 +373,7 @@ class KeyedStream(Stream):
         every batch that had records of it: a stream of updates, of which the last one for a key counts. Nulls are
         left out, as in SQL; a sum of integers that overflows is a `DataError`.
         """
-        if not outputs:
-            raise PipelineError('aggregate needs at least one output, such as total=("sum", "amount")')
-        aggregates = [_aggregate(output, what) for output, what in outputs.items()]
-        names = [*self.key, *outputs]
-        if len(set(names)) < len(names):
-            raise PipelineError(f"aggregate: an output has the name of a key column: {', '.join(names)}")
+        aggregates = aggregates_of(self.key, outputs)
         made = functools.partial(operators.AggregateOperator, aggregates)
         return self._node("aggregate", made, name, parallelism)
 
@@ -444,22 +405,22 @@ class ConnectedStreams:
         parallelism: int | None = None,
     ) -> Stream:
         """A `TwoInputFunction`, or a function of (batch, side) without state, where side is "left" or "right"."""
-        instance = function() if isinstance(function, type) else function
+        instance = instance_of(function)
         if not isinstance(instance, TwoInputFunction):
             if not callable(instance):
                 raise PipelineError(
                     f"process takes a TwoInputFunction or a function of (batch, side), not {function!r}"
                 )
             instance = CallableTwoInput(instance)
-        _check_at_end(at_end)
+        require_choice("process: at_end", at_end, "fire", "drop")
         keys = [stream._ends[0].key for stream in (self.left, self.right)]
         self._check_keys(keys)
         pipeline = self.left.pipeline
-        made = functools.partial(TwoInputOperator, instance, keys, _schema(schema), at_end == "fire")
+        made = functools.partial(TwoInputOperator, instance, keys, schema_or_none(schema), at_end == "fire")
         chosen = pipeline._add("connect", name, parallelism, operator=made)
         pipeline._connect(self.left._ends, chosen, 0)
         pipeline._connect(self.right._ends, chosen, 1)
-        return Stream(pipeline, (_End(chosen),))
+        return Stream(pipeline, (End(chosen),))
 
     def _check_keys(self, keys: list[tuple[str, ...]]) -> None:
         left, right = keys
@@ -475,24 +436,3 @@ class ConnectedStreams:
                     f"connect: one side is keyed by {', '.join(key)}, and '{others[0].operator}' on the other side is "
                     f"not: call key_by on both, or broadcast() on the other one"
                 )
-
-
-def _schema(schema: SchemaLike | None) -> pa.Schema | None:
-    return None if schema is None else as_schema(schema)
-
-
-def _check_at_end(at_end: str) -> None:
-    if at_end not in ("fire", "drop"):
-        raise PipelineError(f'process: at_end is {at_end!r}: it must be "fire" or "drop"')
-
-
-def _aggregate(output: str, what: Any) -> Aggregate:
-    function, column = what if isinstance(what, tuple) and len(what) == 2 else (what, None)
-    if function not in FUNCTIONS:
-        raise PipelineError(
-            f"aggregate: {output} is {what!r}: it must be a function and a column, such as "
-            f'{output}=("sum", "amount"); functions are {", ".join(FUNCTIONS)}'
-        )
-    if column is None and function != "count":
-        raise PipelineError(f'aggregate: {function} needs a column: {output}=("{function}", "…")')
-    return Aggregate(function, column, output)

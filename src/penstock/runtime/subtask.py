@@ -89,8 +89,7 @@ class Subtask:
             self._list(self.inputs[channel])
         if restored.watermark is not None and restored.watermark > MIN_WATERMARK:
             self._watermark = restored.watermark
-            for output in self.outputs.values():
-                output.send_watermark(restored.watermark)
+            self._pass_on_watermark(restored.watermark)
         self.is_restored = True
         self.participation.on_restored()
         self.chain.on_restored()

@@ -121,13 +121,24 @@ class Supervisor:
         shape, options = self._plan.shape(), self._settings.restore
 
         def work() -> Claimed:
-            claimed = take_over(store, shape, has_committing_sinks=bool(committers), options=options, former=former)
+            claimed = take_over(
+                store,
+                shape,
+                has_committing_sinks=bool(committers),
+                options=options,
+                former=former,
+                reserved=self._reserved,
+            )
             if claimed.recommit is None:
                 for committer in committers.values():
                     committer.sweep(claimed.generation)
             return claimed
 
         self._background.submit(work, self._on_claimed)
+
+    def _reserved(self, generation: Generation) -> None:
+        """Runs in the background; the mailbox looks at it when that work is done, and not before."""
+        self._generation = generation
 
     def _on_claimed(self, claimed: Claimed | Exception) -> None:
         if self.has_ended:
@@ -140,7 +151,6 @@ class Supervisor:
             self._failed(claimed)
             return
         self.phase = Phase.RUNNING
-        self._generation = claimed.generation
         self.coordinator = Coordinator(
             self._plan,
             claimed,

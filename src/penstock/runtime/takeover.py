@@ -63,18 +63,20 @@ def take_over(
     has_committing_sinks: bool,
     options: RestoreOptions | None = None,
     former: Generation | None = None,
+    reserved: Callable[[Generation], None] = lambda generation: None,
 ) -> Claimed:
     """Own the directory and choose the restore point.
 
     `former` is the generation that this driver had before, if it is restarting: should somebody else have taken
-    over since, it must not take the directory back (I6).
+    over since, it must not take the directory back (I6). `reserved` is told of the new one as soon as the store knows
+    it: what fails after that, fails under this generation, and a further try must not take it for somebody else's.
 
     Raises `FencedError` if somebody else keeps winning, `NoReadableCheckpoint` or `RestoreError` if there is
     something to restore and it cannot be (I8).
     """
     options = options or RestoreOptions()
     directory = Directory(store)
-    takeover = _claim(store, directory, former)
+    takeover = _claim(store, directory, former, reserved)
     for checkpoint in takeover.void:
         store.create(paths.manifest(checkpoint), encode_void(Void(checkpoint, takeover.generation)))
     outcomes = _Outcomes(store, directory)
@@ -94,7 +96,9 @@ def take_over(
             return Claimed(takeover.generation, takeover.first, manifest, recommit, skipped)
 
 
-def _claim(store: Store, directory: Directory, former: Generation | None) -> Takeover:
+def _claim(
+    store: Store, directory: Directory, former: Generation | None, reserved: Callable[[Generation], None]
+) -> Takeover:
     for _ in range(_TRIES):
         listing = directory.listing()
         if former is not None and is_fenced(listing, former):
@@ -104,8 +108,11 @@ def _claim(store: Store, directory: Directory, former: Generation | None) -> Tak
             )
         takeover = decide_takeover(listing)
         created = store.create(paths.reserved(takeover.first), encode_reservation(takeover.reservation))
+        if not created:
+            continue
+        reserved(takeover.generation)
         # While we looked the other way, the id may have been used, spent and forgotten: then this was not the next one.
-        if created and is_confirmed(takeover, directory.listing()):
+        if is_confirmed(takeover, directory.listing()):
             return takeover
     raise FencedError(
         f"{_TRIES} times somebody else claimed this checkpoint directory first: another driver is starting on it. "

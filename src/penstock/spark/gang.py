@@ -19,11 +19,14 @@ from penstock.runtime.frames import Endpoint, Frame, HelloFrame, WelcomeFrame
 from penstock.runtime.settings import WorkerSettings
 from penstock.runtime.wire import BrokenLink
 from penstock.runtime.zmq_transport import ZmqTransport, make_secrets
+from penstock.spark.preflight import await_slots
 from penstock.spark.task import Attempt, task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_SLOTS_S = 60.0
+"""So long an attempt waits for executors that are missing before Spark is asked to run it."""
 _LEAVE_S = 3.0
 """So long workers that were told to stop may take to leave, before Spark ends them."""
 
@@ -100,6 +103,7 @@ class SparkGang:
         try:
             self._spark.addTag(tag)
             workers = attempt.plan.workers
+            await_slots(self._spark, workers, _SLOTS_S)
             slots = self._spark.range(0, workers, 1, workers)
             slots.mapInArrow(task(attempt), "worker long", barrier=True).collect()
             error: Exception = PenstockError("all workers have left before the pipeline was finished")

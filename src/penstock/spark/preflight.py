@@ -13,7 +13,7 @@ from penstock.errors import OptionError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_EXECUTORS_MS_MAX = 30_000
+_EXECUTORS_S_MAX = 30.0
 """So long executors may take to register after a session was started."""
 
 
@@ -29,17 +29,27 @@ def check_session(spark: SparkSession, workers: int) -> None:
             "dynamic allocation is on, and Spark refuses barrier stages then: start the session with "
             "spark.dynamicAllocation.enabled=false and a fixed number of executors"
         )
-    slots = _slots(spark)
-    until = time.monotonic() + _EXECUTORS_MS_MAX / 1000
-    while slots < workers and not _is_plain_local(spark) and time.monotonic() < until:
-        time.sleep(0.25)
-        slots = _slots(spark)
+    slots = await_slots(spark, workers, _EXECUTORS_S_MAX)
     if slots < workers:
         raise OptionError(
             f"the pipeline needs {workers} workers at the same time, and this session has {slots} slots "
             f"(master {spark.conf.get('spark.master', '?')}): start it with at least {workers} cores, "
             f"lower the parallelism, or put several subtasks on one worker with workers={max(slots, 1)}"
         )
+
+
+def await_slots(spark: SparkSession, workers: int, seconds: float) -> int:
+    """Wait until `workers` tasks can run at the same time, and return how many can.
+
+    Executors come up late, and come back after they died. Spark itself looks only every 15 seconds whether a barrier
+    stage fits, so it is better not to ask it too early.
+    """
+    slots = _slots(spark)
+    until = time.monotonic() + seconds
+    while slots < workers and not _is_plain_local(spark) and time.monotonic() < until:
+        time.sleep(0.1)
+        slots = _slots(spark)
+    return slots
 
 
 def _is_plain_local(spark: SparkSession) -> bool:

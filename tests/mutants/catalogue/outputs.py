@@ -52,7 +52,7 @@ MUTANTS = (
         "001",
         _OVERTAKING,
         "    if waiting & state.may_overtake and barrier.remaining_ms is not None:\n",
-        "    if waiting & state.may_overtake and barrier.remaining_ms is None:\n",
+        "    if barrier.is_unaligned and barrier.remaining_ms is not None:\n",
         "I11: the fall back to unaligned would never come.",
         tests=(PROTOCOL,),
     ),

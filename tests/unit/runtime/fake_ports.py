@@ -20,7 +20,7 @@ from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
 from penstock.ids import COORDINATOR, ChannelId, CheckpointId, Generation, OperatorName, SubtaskId, WorkerId
 from penstock.plan.physical import Channel, PhysicalPlan, plan
 from penstock.protocol.barrier import Barrier, BarrierFlag
-from penstock.protocol.manifest import Manifest, Partitioning
+from penstock.protocol.manifest import Manifest, Partitioning, SubtaskReport
 from penstock.runtime.frames import AcknowledgeFrame, BarrierFrame, BatchFrame, EndFrame, Frame, TriggerFrame
 from penstock.runtime.frames import WatermarkFrame as Watermark
 from penstock.runtime.settings import WorkerSettings
@@ -374,8 +374,10 @@ class Bench:
         return self.transport.of(AcknowledgeFrame)
 
     def manifest(self, checkpoint: int) -> Manifest:
-        """What a coordinator would make of the acknowledgements of this worker alone."""
-        reports = [frame.report for frame in self.acknowledged() if frame.checkpoint == checkpoint]
+        """What a coordinator would make of the acknowledgements of this worker, if the others had nothing to report."""
+        mine = {frame.report.subtask: frame.report for frame in self.acknowledged() if frame.checkpoint == checkpoint}
+        assert mine, f"checkpoint {checkpoint} was not acknowledged"
+        reports = [mine.get(subtask, SubtaskReport(subtask)) for subtask in self.plan.subtasks]
         return Manifest(CheckpointId(checkpoint), GENERATION, self.plan.shape(), tuple(reports))
 
 

@@ -1,0 +1,286 @@
+"""A directory of files as a source: Parquet, JSON lines or CSV; bounded, or watched for new files.
+
+Every file is a split. Nothing is read twice and nothing is skipped, because a position is a place in a file that does
+not change. That is the contract with whoever writes the files: a file appears by a rename, complete, and is never
+changed again. Names that begin with "." or "_" are not looked at, so a writer can stage there.
+"""
+
+from __future__ import annotations
+
+import glob
+import io
+import json
+import os
+import re
+import weakref
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.fs
+import pyarrow.json
+
+from penstock.connectors.places import Place, place_of
+from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
+from penstock.errors import DataError, PipelineError, StorageError
+
+Format: TypeAlias = Literal["parquet", "jsonl", "csv"]
+
+BLOCK_BYTES = 1 << 20
+_OPEN_MAX = 8
+"""So many files of a source are read at a time in one process."""
+
+
+class FileSource(Source):
+    """Files of a directory, or of a pattern such as `/data/orders/*.jsonl`, on a path or a URL of pyarrow.fs.
+
+        FileSource("/data/orders", format="parquet")
+        FileSource("s3://bucket/clicks/*.jsonl", format="jsonl", schema=schema, watch=True)
+
+    With `watch` the source never ends and takes up files as they appear. Without a `schema`, Parquet files have their
+    own, and that of text files is taken from the first megabyte of each: declare it if they may differ.
+
+    The traps: a file that is changed or removed while checkpoints point into it breaks exactly-once, or fails the
+    restore. CSV fields must not hold line breaks. A watched source keeps a position for every file it has ever read.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: Format = "parquet",
+        schema: pa.Schema | None = None,
+        watch: bool = False,
+    ) -> None:
+        if format not in _READERS:
+            raise PipelineError(f"FileSource: format is {format!r}: it must be one of {', '.join(_READERS)}")
+        self.path = os.fspath(path)
+        if "://" not in self.path:
+            # A relative path would be another directory in another process.
+            self.path = os.path.abspath(os.path.expanduser(self.path))
+        self.format = format
+        self.schema = schema
+        self.splits_may_appear = watch
+        self._reading: weakref.WeakSet[_FileReader] = weakref.WeakSet()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_reading"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _reading=weakref.WeakSet())
+
+    def splits(self) -> Sequence[str]:
+        place, pattern = _directory_and_pattern(self.path)
+        if not self.splits_may_appear and not place.exists():
+            raise StorageError(f"FileSource: there is no {self.path}: create it, or say watch=True to wait for it")
+        names = [name for name in place.files() if pattern.fullmatch(name)]
+        return [name for name in sorted(names) if not os.path.basename(name).startswith((".", "_"))]
+
+    def open(self, split: str, offset: bytes | None) -> SplitReader:
+        return _READERS[self.format](self, split, json.loads(offset) if offset else None)
+
+    def file(self, split: str) -> Any:
+        """The open file of a split."""
+        place, _ = _directory_and_pattern(self.path)
+        return place.open(split)
+
+    def may_read(self, reader: _FileReader) -> bool:
+        """Whether a file may be opened now: of thousands, only a few are open at a time."""
+        if reader not in self._reading and len(self._reading) >= _OPEN_MAX:
+            return False
+        self._reading.add(reader)
+        return True
+
+    def has_read(self, reader: _FileReader) -> None:
+        self._reading.discard(reader)
+
+
+def _directory_and_pattern(path: str) -> tuple[Place, re.Pattern[str]]:
+    """The directory in which all files lie, and what their names must look like."""
+    if not glob.has_magic(path):
+        place = place_of(path)
+        if place.is_file():
+            directory, _, name = path.rstrip("/").rpartition("/")
+            return place_of(directory or "/" if path.startswith("/") else directory or "."), re.compile(re.escape(name))
+        return place, re.compile(r"[^/]+")
+    parts = path.split("/")
+    fixed = next(number for number, part in enumerate(parts) if glob.has_magic(part))
+    translated = "/".join(_translated(part) for part in parts[fixed:])
+    return place_of("/".join(parts[:fixed]) or ("/" if path.startswith("/") else ".")), re.compile(translated)
+
+
+def _translated(part: str) -> str:
+    if part == "**":
+        return r"(?:[^/]+/)*[^/]+|[^/]+"
+    return "".join({"*": "[^/]*", "?": "[^/]"}.get(char, re.escape(char)) for char in part)
+
+
+class _FileReader(SplitReader):
+    """Reads one file in pieces; a position is the piece and the row in it."""
+
+    def __init__(self, source: FileSource, split: str, position: Any) -> None:
+        self.source = source
+        self.split = split
+        self._at: dict[str, Any] = position or {"piece": None, "row": 0}
+        self._rest: pa.RecordBatch | None = None
+        self._pieces: Iterator[tuple[Any, pa.RecordBatch]] | None = None
+
+    @abstractmethod
+    def pieces(self, first: Any) -> Iterator[tuple[Any, pa.RecordBatch]]:
+        """The file from the piece named `first` on (None: from the beginning), each with its name."""
+
+    def read(self, rows_max: int) -> Any:
+        if self._at.get("end"):
+            return END_OF_SPLIT
+        if self._rest is None and not self._next():
+            return END_OF_SPLIT if self._at.get("end") else None
+        assert self._rest is not None
+        batch = self._rest.slice(0, rows_max)
+        self._at["row"] += batch.num_rows
+        rest = self._rest.slice(batch.num_rows)
+        self._rest = rest if rest.num_rows else None
+        return batch
+
+    def _next(self) -> bool:
+        """Go on to the next piece that has rows; False if that cannot be now, or the file has ended."""
+        if not self.source.may_read(self):
+            return False
+        try:
+            if self._pieces is None:
+                self._pieces = self.pieces(self._at["piece"])
+            for name, batch in self._pieces:
+                if name != self._at["piece"]:
+                    self._at = {"piece": name, "row": 0}
+                rest = batch.slice(self._at["row"])
+                if rest.num_rows:
+                    self._rest = rest
+                    return True
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+            hint = ". Its schema was taken from its beginning: declare one" if self.source.schema is None else ""
+            raise DataError(f"the file '{self.split}' of {self.source.path} cannot be read: {error}{hint}") from error
+        self._at = {"end": True}
+        self.close()
+        return False
+
+    def offset(self) -> bytes:
+        return json.dumps(self._at).encode()
+
+    def close(self) -> None:
+        if self._pieces is not None:
+            self._pieces.close()  # type: ignore[attr-defined]  # they are generators
+            self._pieces = iter(())
+        self.source.has_read(self)
+
+    def fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch in the declared schema: its columns, in their order and types."""
+        schema = self.source.schema
+        if schema is None or batch.schema.equals(schema):
+            return batch
+        return pa.RecordBatch.from_arrays([batch.column(f.name).cast(f.type) for f in schema], schema=schema)
+
+
+class _ParquetReader(_FileReader):
+    """A piece is a stretch of a row group, named after both their numbers."""
+
+    _STRETCH_ROWS = 1 << 16  # part of what a position means: do not change
+
+    def pieces(self, first: Any) -> Iterator[tuple[Any, pa.RecordBatch]]:
+        import pyarrow.parquet
+
+        group_first, stretch_first = first or (0, 0)
+        with self.source.file(self.split) as opened, pyarrow.parquet.ParquetFile(opened) as file:
+            columns = self.source.schema.names if self.source.schema is not None else None
+            for group in range(group_first, file.metadata.num_row_groups):
+                batches = file.iter_batches(self._STRETCH_ROWS, row_groups=[group], columns=columns)
+                for stretch, batch in enumerate(batches):
+                    if group > group_first or stretch >= stretch_first:
+                        yield [group, stretch], self.fitted(batch)
+
+
+class _TextReader(_FileReader):
+    """A piece is a block of whole lines, named after its first byte."""
+
+    def pieces(self, first: Any) -> Iterator[tuple[Any, pa.RecordBatch]]:
+        with self.source.file(self.split) as file:
+            schema, start = self._begin(file)
+            place = first if first is not None else start
+            while block := self._block(file, place):
+                yield place, self.fitted(self.parse(block, schema))
+                place += len(block)
+
+    @abstractmethod
+    def _begin(self, file: Any) -> tuple[pa.Schema | None, int]:
+        """The schema of this file's records, and where they begin."""
+
+    @abstractmethod
+    def parse(self, block: bytes, schema: pa.Schema | None) -> pa.RecordBatch: ...
+
+    @staticmethod
+    def _block(file: Any, place: int) -> bytes:
+        """About a megabyte of whole lines; the same bytes whenever it is asked for."""
+        file.seek(place)
+        block: bytes = file.read(BLOCK_BYTES)
+        while len(block) == BLOCK_BYTES or (block and not block.endswith(b"\n")):
+            end = block.rfind(b"\n") + 1
+            if end:
+                return block[:end]
+            more: bytes = file.read(BLOCK_BYTES)
+            if not more:
+                break
+            block += more
+        return block
+
+
+class _JsonReader(_TextReader):
+    def _begin(self, file: Any) -> tuple[pa.Schema | None, int]:
+        if self.source.schema is not None:
+            return self.source.schema, 0
+        block = self._block(file, 0)
+        return (self.parse(block, None).schema if block.strip() else None), 0
+
+    def parse(self, block: bytes, schema: pa.Schema | None) -> pa.RecordBatch:
+        if not block.strip():
+            return pa.RecordBatch.from_pylist([], schema=schema or pa.schema([]))
+        options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=self._unexpected(schema))
+        read = pa.json.ReadOptions(block_size=max(len(block), 1), use_threads=False)
+        return _one(pa.json.read_json(io.BytesIO(block), read, options))
+
+    def _unexpected(self, schema: pa.Schema | None) -> str:
+        if schema is None:
+            return "infer"
+        # What the user left out of a schema is not wanted; what the first block did not have would be lost.
+        return "ignore" if self.source.schema is not None else "error"
+
+
+class _CsvReader(_TextReader):
+    _names: list[str]
+
+    def _begin(self, file: Any) -> tuple[pa.Schema | None, int]:
+        block = self._block(file, 0)
+        header = block[: block.find(b"\n") + 1] or block
+        if not header.strip():
+            self._names = []
+            return self.source.schema, len(header)
+        self._names = pa.csv.read_csv(io.BytesIO(header.rstrip(b"\r\n") + b"\n")).schema.names
+        if self.source.schema is not None:
+            return self.source.schema, len(header)
+        rows = block[len(header) :]
+        return (self.parse(rows, None).schema if rows.strip() else None), len(header)
+
+    def parse(self, block: bytes, schema: pa.Schema | None) -> pa.RecordBatch:
+        if not block.strip():
+            return pa.RecordBatch.from_pylist([], schema=schema or pa.schema([]))
+        types = None if schema is None else {field.name: field.type for field in schema}
+        read = pa.csv.ReadOptions(column_names=self._names, block_size=len(block) + 1, use_threads=False)
+        convert = pa.csv.ConvertOptions(column_types=types)
+        return _one(pa.csv.read_csv(io.BytesIO(block), read, convert_options=convert))
+
+
+def _one(table: pa.Table) -> pa.RecordBatch:
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+_READERS: dict[str, type[_FileReader]] = {"parquet": _ParquetReader, "jsonl": _JsonReader, "csv": _CsvReader}

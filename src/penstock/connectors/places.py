@@ -1,0 +1,192 @@
+"""Directories that connectors read and write: local ones through the operating system, others through pyarrow.fs.
+
+Names are relative to the place and have forward slashes. `publish` is what exactly-once output rests on: on a local
+file system one atomic rename; elsewhere a move, which for object stores is a copy, visible when it is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import urllib.parse
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.fs
+
+from penstock.errors import PipelineError, StorageError
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+
+
+class Place(Protocol):
+    """A directory and what is below it."""
+
+    def exists(self) -> bool: ...
+
+    def is_file(self) -> bool:
+        """Whether it is not a directory but one file."""
+        ...
+
+    def files(self, below: str = "") -> list[str]:
+        """The names of all files, in no order; none if there is no such directory."""
+        ...
+
+    def open(self, name: str) -> Any:
+        """A binary file to read and to seek in."""
+        ...
+
+    def create(self, name: str) -> Any:
+        """A binary file to write; directories are made as needed."""
+        ...
+
+    def close_durably(self, file: Any) -> None:
+        """Close what `create` has returned, and come back when it would survive a crash."""
+        ...
+
+    def size(self, name: str) -> int | None:
+        """The bytes of a file, or None if there is none."""
+        ...
+
+    def publish(self, staged: str, final: str) -> None:
+        """Rename a file, durably."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        ...
+
+
+def place_of(path: str | os.PathLike[str]) -> Place:
+    """The place at a path or a URL. Raises `PipelineError` if nobody knows such URLs."""
+    text = os.fspath(path)
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        return LocalPlace(os.path.abspath(os.path.expanduser(text)))
+    if scheme[1] == "file":
+        return LocalPlace(urllib.parse.unquote(urllib.parse.urlsplit(text).path))
+    try:
+        filesystem, inner = pa.fs.FileSystem.from_uri(text)
+    except (pa.ArrowException, ValueError):
+        filesystem, inner = _fsspec(text)
+    return RemotePlace(filesystem, inner, text)
+
+
+def _fsspec(url: str) -> tuple[Any, str]:
+    import fsspec
+
+    try:
+        filesystem, path = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise PipelineError(f"{url} cannot be opened, neither by pyarrow.fs nor by fsspec: {error}") from error
+    return pa.fs.PyFileSystem(pa.fs.FSSpecHandler(filesystem)), path
+
+
+class LocalPlace:
+    """A directory of this machine, or one that is mounted on it."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def exists(self) -> bool:
+        return os.path.exists(self.root)
+
+    def is_file(self) -> bool:
+        return os.path.isfile(self.root)
+
+    def files(self, below: str = "") -> list[str]:
+        found = []
+        for directory, _, names in os.walk(os.path.join(self.root, below) if below else self.root):
+            relative = os.path.relpath(directory, self.root)
+            found += [name if relative == "." else f"{relative}/{name}" for name in names]
+        return found
+
+    def open(self, name: str) -> Any:
+        return open(os.path.join(self.root, name), "rb")
+
+    def create(self, name: str) -> Any:
+        path = os.path.join(self.root, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return open(path, "wb")
+
+    def close_durably(self, file: Any) -> None:
+        with file:
+            file.flush()
+            os.fsync(file.fileno())
+        _sync_directory(os.path.dirname(file.name))
+
+    def size(self, name: str) -> int | None:
+        try:
+            return os.stat(os.path.join(self.root, name)).st_size
+        except FileNotFoundError:
+            return None
+
+    def publish(self, staged: str, final: str) -> None:
+        target = os.path.join(self.root, final)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.replace(os.path.join(self.root, staged), target)
+        _sync_directory(os.path.dirname(target))
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(self.root, name))
+
+
+def _sync_directory(path: str) -> None:
+    """A file has a name for good only when its directory was written."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class RemotePlace:
+    """A directory of any file system that pyarrow.fs or fsspec opens."""
+
+    def __init__(self, filesystem: Any, root: str, url: str) -> None:
+        self._filesystem = filesystem
+        self._root = root.rstrip("/")
+        self.url = url
+
+    def exists(self) -> bool:
+        return bool(self._info(self._root).type != pa.fs.FileType.NotFound)
+
+    def is_file(self) -> bool:
+        return bool(self._info(self._root).type == pa.fs.FileType.File)
+
+    def files(self, below: str = "") -> list[str]:
+        directory = f"{self._root}/{below}" if below else self._root
+        selector = pa.fs.FileSelector(directory, allow_not_found=True, recursive=True)
+        found = [info.path for info in self._filesystem.get_file_info(selector) if info.type == pa.fs.FileType.File]
+        # Some file systems answer with a slash in front, and some without.
+        return [path.lstrip("/").removeprefix(self._root.lstrip("/")).lstrip("/") for path in found]
+
+    def open(self, name: str) -> Any:
+        return self._filesystem.open_input_file(f"{self._root}/{name}")
+
+    def create(self, name: str) -> Any:
+        path = f"{self._root}/{name}"
+        self._filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+        return self._filesystem.open_output_stream(path)
+
+    def close_durably(self, file: Any) -> None:
+        file.close()
+
+    def size(self, name: str) -> int | None:
+        info = self._info(f"{self._root}/{name}")
+        return int(info.size) if info.type == pa.fs.FileType.File else None
+
+    def publish(self, staged: str, final: str) -> None:
+        self._filesystem.move(f"{self._root}/{staged}", f"{self._root}/{final}")
+
+    def remove(self, name: str) -> None:
+        if self.size(name) is not None:
+            self._filesystem.delete_file(f"{self._root}/{name}")
+
+    def _info(self, path: str) -> Any:
+        try:
+            return self._filesystem.get_file_info(path)
+        except (pa.ArrowException, OSError) as error:
+            raise StorageError(f"{self.url} cannot be reached: {error}") from error

@@ -1,0 +1,313 @@
+"""Running a pipeline in this process, for tests: no Spark, no threads, milliseconds.
+
+    from penstock.testing import run
+
+    def test_totals():
+        output = CollectSink()
+        pipeline = Pipeline("totals")
+        pipeline.source(ListSource(ROWS)).key_by("user").sum("amount").sink(output)
+        result = run(pipeline, parallelism=2, crash_after_checkpoints=1)
+        assert result.restarts == 1
+        assert output.rows() == …
+
+It is the same worker, coordinator and supervisor as on Spark, on simple ports: a real clock, a network of queues, and
+background work that is done in between. Checkpoints are taken every few milliseconds. What differs: functions are not
+pickled (though it is checked that they can be), and all workers share this process.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from penstock.api.graph import Graph
+from penstock.api.stream import Pipeline
+from penstock.connectors.sink import Committer
+from penstock.errors import JobFailed, PenstockError
+from penstock.ids import COORDINATOR, CheckpointId, Generation, OperatorName, WorkerId
+from penstock.plan.physical import PhysicalPlan, plan
+from penstock.protocol.coordinator_events import RequestResult
+from penstock.protocol.coordinator_state import Policy, RequestKind
+from penstock.protocol.manifest import Manifest
+from penstock.protocol.restart import RestartPolicy
+from penstock.runtime.frames import FailedFrame, Frame
+from penstock.runtime.settings import WorkerSettings
+from penstock.runtime.supervisor import Phase, Supervisor, SupervisorSettings
+from penstock.runtime.worker import Worker
+from penstock.storage import MemoryStore, open_store
+from penstock.storage.port import Store
+
+__all__ = ["Result", "run"]
+
+T = TypeVar("T")
+
+_NEVER_SILENT_MS = 3_600_000
+_SLEEP_MS_MAX = 5
+
+
+@dataclass(slots=True)
+class Result:
+    """How a run went."""
+
+    store: Store
+    """The checkpoints: pass them to another `run` to resume."""
+    checkpoints: int = 0
+    """How many were completed."""
+    restarts: int = 0
+    failures: list[BaseException] = field(default_factory=list)
+    """What the restarts were for."""
+
+
+def run(
+    pipeline: Pipeline | Graph,
+    *,
+    parallelism: int = 1,
+    workers: int | None = 1,
+    store: Store | str | os.PathLike[str] | None = None,
+    policy: Policy | None = None,
+    restarts: int = 3,
+    crash_after_checkpoints: int | Iterable[int] = (),
+    until: Callable[[], bool] | None = None,
+    seconds: float = 60.0,
+    worker_settings: WorkerSettings | None = None,
+) -> Result:
+    """Run a pipeline to its end, and raise its error if it does not come there.
+
+    `crash_after_checkpoints` kills all workers, as if with `kill -9`, when so many checkpoints are complete: one
+    number, or several. A failure is followed by a restart from the newest checkpoint, `restarts` times; planned
+    crashes do not count. `until` stops an unbounded pipeline with a savepoint as soon as it returns True. `store`
+    keeps the checkpoints, in memory unless told otherwise; with that of an earlier run, this one resumes it.
+    """
+    graph = pipeline.graph() if isinstance(pipeline, Pipeline) else pipeline
+    crashes = [crash_after_checkpoints] if isinstance(crash_after_checkpoints, int) else list(crash_after_checkpoints)
+    local = _Local(
+        graph,
+        plan(graph, parallelism, workers),
+        SupervisorSettings(
+            policy=policy or Policy(interval_ms=10, backoff_ms=5, alignment_timeout_ms=100),
+            restart=RestartPolicy(failures_max=restarts + len(crashes), delay_ms=1, delay_ms_max=50),
+            silence_ms_max=_NEVER_SILENT_MS,
+        ),
+        worker_settings or WorkerSettings(driver_silence_ms_max=_NEVER_SILENT_MS),
+        _opened(store),
+        sorted(crashes),
+    )
+    return local.run(until, seconds)
+
+
+def _opened(store: Store | str | os.PathLike[str] | None) -> Store:
+    if store is None:
+        return MemoryStore()
+    return open_store(store) if isinstance(store, str | os.PathLike) else store
+
+
+class _Clock:
+    def now_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def now_us(self) -> int:
+        return time.monotonic_ns() // 1_000
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+class _Background:
+    """Does its work when everybody else has had a turn, so that state may have changed by then."""
+
+    def __init__(self, post: Callable[[Callable[[], None]], None]) -> None:
+        self._post = post
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        def do() -> None:
+            try:
+                outcome: T | Exception = work()
+            except Exception as error:
+                outcome = error
+            self._post(lambda: done(outcome))
+
+        self._waiting.append(do)
+
+    def work(self) -> bool:
+        if not self._waiting:
+            return False
+        self._waiting.popleft()()
+        return True
+
+
+class _Seat:
+    """A worker with its inbox."""
+
+    def __init__(self) -> None:
+        self.inbox: deque[Frame | Callable[[], None]] = deque()
+        self.background = _Background(self.inbox.append)
+        self.worker: Worker
+
+    def turn(self) -> bool:
+        moved = bool(self.inbox)
+        for _ in range(len(self.inbox)):
+            message = self.inbox.popleft()
+            message() if callable(message) else self.worker.deliver(message)
+        self.worker.fire_timers()
+        moved = self.worker.work() or moved
+        return self.background.work() or moved
+
+
+class _Local:
+    """The driver and its gang; implements the gang's and the transport's port."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        physical: PhysicalPlan,
+        settings: SupervisorSettings,
+        worker_settings: WorkerSettings,
+        store: Store,
+        crashes: list[int],
+    ) -> None:
+        self.clock = _Clock()
+        self.inbox: deque[Frame | Callable[[], None]] = deque()
+        self.background = _Background(self.inbox.append)
+        self.seats: dict[WorkerId, _Seat] = {}
+        self.generation = Generation(0)
+        self.result = Result(store)
+        self._worker_settings = worker_settings
+        self._crashes = crashes
+        self._completed: set[CheckpointId] = set()
+        self._to_close: list[Worker] = []
+        self._is_draining = False
+        committers: dict[OperatorName, Committer] = {}
+        for node in graph.nodes:
+            committer = node.sink.committer() if node.sink is not None else None
+            if committer is not None:
+                committers[node.name] = committer
+        self.supervisor = Supervisor(physical, settings, committers, self, self.clock, self, self.background, store)
+
+    # --- ports ---
+
+    def send(self, to: WorkerId, frame: Frame) -> None:
+        if to == COORDINATOR:
+            self.inbox.append(frame)
+        elif to in self.seats:
+            self.seats[to].inbox.append(frame)
+
+    def launch(self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None) -> None:
+        self.generation = generation
+        self.seats = {WorkerId(number): _Seat() for number in range(plan.workers)}
+        for number, seat in self.seats.items():
+            seat.worker = Worker(
+                number,
+                plan,
+                generation,
+                self._worker_settings,
+                self.clock,
+                self,
+                seat.background,
+                self.result.store,
+                manifest,
+            )
+        for seat in self.seats.values():
+            seat.worker.start()
+
+    def cancel(self, generation: Generation) -> None:
+        for seat in self.seats.values():
+            seat.worker.stop()
+        self.seats = {}
+
+    # --- the loop ---
+
+    def run(self, until: Callable[[], bool] | None, seconds: float) -> Result:
+        deadline = time.monotonic() + seconds
+        self.supervisor.start()
+        try:
+            while not self.supervisor.has_ended:
+                moved = self._driver_turn()
+                for seat in list(self.seats.values()):
+                    moved = seat.turn() or moved
+                self._count_and_crash()
+                if until is not None and until():
+                    self._drain()
+                if time.monotonic() > deadline:
+                    raise TimeoutError(self._where(seconds))
+                if not moved:
+                    self._sleep()
+        finally:
+            self.supervisor.stop()
+            for worker in self._to_close:
+                worker.stop()
+        self.result.restarts = self.supervisor.restarts
+        if self.supervisor.phase is Phase.FAILED:
+            self._raise()
+        return self.result
+
+    def _driver_turn(self) -> bool:
+        moved = bool(self.inbox)
+        for _ in range(len(self.inbox)):
+            message = self.inbox.popleft()
+            if callable(message):
+                message()
+                continue
+            if isinstance(message, FailedFrame) and message.worker in self.seats:
+                failure = self.seats[message.worker].worker.failure
+                if failure is not None and message.generation == self.generation:
+                    self.result.failures.append(failure)
+            self.supervisor.deliver(message)
+        self.supervisor.timers.fire()
+        return self.background.work() or moved
+
+    def _count_and_crash(self) -> None:
+        coordinator = self.supervisor.coordinator
+        if coordinator is None:
+            return
+        newest = coordinator.state.newest
+        if newest > coordinator.state.restored and newest not in self._completed:
+            self._completed.add(newest)
+            self.result.checkpoints += 1
+        if self._crashes and self.result.checkpoints >= self._crashes[0] and self.seats:
+            self._crashes.pop(0)
+            self._kill()
+
+    def _kill(self) -> None:
+        """Nothing of the workers happens any more; what they have staged lies where it is."""
+        for seat in self.seats.values():
+            self._to_close.append(seat.worker)
+            for subtask in seat.worker.subtasks.values():
+                if subtask.chain.source is not None:
+                    subtask.chain.source.close()
+        self.seats = {}
+        error = PenstockError("all workers were killed, as planned")
+        self.result.failures.append(error)
+        self.supervisor.on_gang_failed(self.generation, error)
+
+    def _drain(self) -> None:
+        def answered(result: RequestResult) -> None:
+            self._is_draining = False
+
+        if not self._is_draining and self.supervisor.phase is Phase.RUNNING:
+            self._is_draining = True
+            self.supervisor.request(RequestKind.DRAIN, answered)
+
+    def _sleep(self) -> None:
+        timers = [self.supervisor.timers.next_at_ms, *(seat.worker.next_timer_at_ms for seat in self.seats.values())]
+        soonest = min((at_ms for at_ms in timers if at_ms is not None), default=self.clock.now_ms() + _SLEEP_MS_MAX)
+        time.sleep(max(0, min(soonest - self.clock.now_ms(), _SLEEP_MS_MAX)) / 1000)
+
+    def _where(self, seconds: float) -> str:
+        return (
+            f"the pipeline has not come to its end within {seconds:g} s: it is {self.supervisor.phase.value}, with "
+            f"{self.result.checkpoints} checkpoints and {self.supervisor.restarts} restarts. "
+            f"Its last error: {self.supervisor.error}. An unbounded pipeline needs until=…"
+        )
+
+    def _raise(self) -> None:
+        error = self.supervisor.error
+        assert error is not None
+        if isinstance(error, JobFailed) and self.result.failures:
+            # The worker is in this process, so its own exception is at hand, with all that it carries.
+            raise self.result.failures[-1]
+        raise error

@@ -1,0 +1,213 @@
+"""What lies in a checkpoint directory, as facts, however damaged it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import CorruptBlob, StorageError
+from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId
+from penstock.protocol.claims import Listing, Outcome, Reservation, Void
+from penstock.protocol.manifest import (
+    Manifest,
+    PipelineShape,
+    Segment,
+    StateKind,
+    StateSegment,
+    SubtaskReport,
+)
+from penstock.protocol.manifest_codec import encode_manifest, encode_reservation, encode_void
+from penstock.protocol.retention import Blob, CompletedCheckpoint, Contents, Horizon
+from penstock.runtime.directory import Directory
+from penstock.runtime.retire import retire
+from penstock.storage import paths
+from penstock.storage.memory import MemoryStore
+
+MAP = SubtaskId(OperatorName("map"), 0)
+
+
+def blob_of(number: int, generation: int = 1) -> str:
+    return paths.blob(CheckpointId(number), Generation(generation), MAP, paths.BlobContent.STATE)
+
+
+def put(
+    store: MemoryStore, number: int, generation: int = 1, *, is_savepoint: bool = False, blob: str | None = None
+) -> Manifest:
+    """A reservation, a blob and a manifest that names it."""
+    path = blob or blob_of(number, generation)
+    state = StateSegment(MAP.chain, "seen", StateKind.LIST, Segment(3, 0x352441C2, path), 1)
+    manifest = Manifest(
+        CheckpointId(number),
+        Generation(generation),
+        PipelineShape("orders", 128),
+        (SubtaskReport(MAP, states=(state,)),),
+        is_savepoint=is_savepoint,
+    )
+    reserve(store, number, generation)
+    store.write(path, [b"abc"])
+    store.create(paths.manifest(manifest.checkpoint), encode_manifest(manifest))
+    return manifest
+
+
+def reserve(store: MemoryStore, number: int, generation: int = 1) -> None:
+    reservation = Reservation(CheckpointId(number), Generation(generation))
+    store.create(paths.reserved(reservation.checkpoint), encode_reservation(reservation))
+
+
+def void(store: MemoryStore, number: int, generation: int = 1) -> None:
+    reserve(store, number, generation)
+    store.create(paths.manifest(CheckpointId(number)), encode_void(Void(CheckpointId(number), Generation(generation))))
+
+
+class TestListing:
+    def test_an_empty_directory_has_nothing(self) -> None:
+        directory = Directory(MemoryStore())
+        assert directory.listing() == Listing()
+        assert directory.contents() == Contents((), (), Listing(), frozenset())
+
+    def test_reservations_and_outcomes_are_listed_with_their_generations(self) -> None:
+        store = MemoryStore()
+        put(store, 1)
+        void(store, 2)
+        reserve(store, 3, 2)
+        assert Directory(store).listing() == Listing(
+            (
+                Reservation(CheckpointId(1), Generation(1)),
+                Reservation(CheckpointId(2), Generation(1)),
+                Reservation(CheckpointId(3), Generation(2)),
+            ),
+            (Outcome(CheckpointId(1), Generation(1)), Outcome(CheckpointId(2), Generation(1), is_void=True)),
+        )
+
+    def test_a_damaged_reservation_or_outcome_still_spends_its_id(self) -> None:
+        store = MemoryStore()
+        put(store, 1)
+        store.blobs[paths.reserved(CheckpointId(1))] = b"{"
+        store.blobs[paths.manifest(CheckpointId(1))] = b"not a manifest"
+        listing = Directory(store).listing()
+        assert listing.newest_checkpoint == CheckpointId(1)
+        assert [entry.generation for entry in (*listing.reservations, *listing.outcomes)] == [0, 0]
+
+    def test_files_that_are_not_ours_are_left_alone(self) -> None:
+        store = MemoryStore()
+        for path in ("checkpoints/readme.txt", "checkpoints/00000000000000000001/notes.txt", "other/file"):
+            store.write(path, [b"?"])
+        assert Directory(store).listing() == Listing()
+
+    def test_ids_are_in_rising_order(self) -> None:
+        store = MemoryStore()
+        for number in (10, 9, 100):
+            put(store, number)
+        assert Directory(store).ids(paths.PathKind.MANIFEST) == [9, 10, 100]
+
+    def test_what_was_read_once_is_remembered_but_not_whether_it_is_still_there(self) -> None:
+        store = MemoryStore()
+        put(store, 1)
+        directory = Directory(store)
+        before = directory.listing()
+        store.blobs[paths.manifest(CheckpointId(1))] = b"damaged meanwhile"
+        assert directory.listing() == before
+        store.delete(paths.manifest(CheckpointId(1)))
+        assert directory.listing().outcomes == ()
+
+    def test_a_damaged_outcome_is_read_again_because_the_fault_may_pass(self) -> None:
+        store = MemoryStore()
+        put(store, 1)
+        whole = store.blobs[paths.manifest(CheckpointId(1))]
+        directory = Directory(store)
+        store.blobs[paths.manifest(CheckpointId(1))] = b"damaged"
+        assert directory.listing().outcomes[0].generation == 0
+        store.blobs[paths.manifest(CheckpointId(1))] = whole
+        assert directory.listing().outcomes[0].generation == 1
+
+
+class Vanishing(MemoryStore):
+    """Between the listing and the reading, `gone` is deleted; `broken` cannot be read."""
+
+    gone: str | None = None
+    broken: str | None = None
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        if path == self.gone:
+            self.delete(path)
+        if path == self.broken:
+            raise StorageError(f"cannot read {path}")
+        return super().read(path, offset, length)
+
+
+class TestReading:
+    @pytest.mark.parametrize("path", [paths.reserved, paths.manifest])
+    def test_what_is_deleted_between_listing_and_reading_is_not_there(self, path: object) -> None:
+        store = Vanishing()
+        put(store, 1)
+        store.gone = path(CheckpointId(1))  # type: ignore[operator]
+        listing = Directory(store).listing()
+        assert len(listing.reservations) + len(listing.outcomes) == 1
+
+    def test_a_reservation_that_is_there_and_cannot_be_read_is_an_error(self) -> None:
+        # I6: whoever overlooked it would use the id a second time.
+        store = Vanishing()
+        reserve(store, 1)
+        store.broken = paths.reserved(CheckpointId(1))
+        with pytest.raises(StorageError, match="cannot read"):
+            Directory(store).listing()
+
+    def test_the_outcome_itself_is_read_or_an_error_or_gone(self) -> None:
+        store = MemoryStore()
+        manifest = put(store, 1)
+        void(store, 2, 5)
+        directory = Directory(store)
+        assert directory.manifest_or_void(CheckpointId(1)) == manifest
+        assert directory.manifest_or_void(CheckpointId(2)) == Void(CheckpointId(2), Generation(5))
+        assert directory.manifest_or_void(CheckpointId(3)) is None
+        store.blobs[paths.manifest(CheckpointId(1))] = b"damaged"
+        with pytest.raises(CorruptBlob):
+            directory.manifest_or_void(CheckpointId(1))
+
+
+class TestRetention:
+    def test_contents_are_what_retention_must_know(self) -> None:
+        store = MemoryStore()
+        put(store, 1)
+        put(store, 2, is_savepoint=True, blob=blob_of(1))
+        void(store, 3)
+        store.write(blob_of(3, 2), [b"left behind"])
+        store.create(paths.committed(CheckpointId(1)), b"{}")
+        contents = Directory(store).contents()
+        shared = frozenset({blob_of(1)})
+        assert contents.completed == (
+            CompletedCheckpoint(CheckpointId(1), shared),
+            CompletedCheckpoint(CheckpointId(2), shared, is_savepoint=True),
+        )
+        assert contents.blobs == (
+            Blob(blob_of(1), CheckpointId(1), Generation(1)),
+            Blob(blob_of(3, 2), CheckpointId(3), Generation(2)),
+        )
+        assert contents.committed == frozenset({CheckpointId(1)})
+
+    def test_what_a_damaged_checkpoint_refers_to_is_unknown_and_not_nothing(self) -> None:
+        store = MemoryStore()
+        put(store, 1)
+        store.blobs[paths.manifest(CheckpointId(1))] = b"damaged"
+        assert Directory(store).contents().completed == (CompletedCheckpoint(CheckpointId(1), None),)
+
+    def test_older_checkpoints_go_and_the_newest_can_still_be_read(self) -> None:
+        store = MemoryStore()
+        for number in range(1, 5):
+            put(store, number)
+            store.create(paths.committed(CheckpointId(number)), b"{}")
+        directory = Directory(store)
+        horizon = Horizon(Generation(1), CheckpointId(4), 2, frozenset())
+        assert retire(store, directory, horizon) > 0
+        assert directory.ids(paths.PathKind.MANIFEST) == [3, 4]
+        assert {path for path in store.blobs if "/blobs/" in path} == {blob_of(3), blob_of(4)}
+        assert retire(store, directory, horizon) == 0
+
+    def test_a_driver_that_lost_the_directory_deletes_nothing(self) -> None:
+        # I6: the newer generation may be restoring from just these.
+        store = MemoryStore()
+        for number in range(1, 5):
+            put(store, number)
+        reserve(store, 5, generation=2)
+        before = dict(store.blobs)
+        assert retire(store, Directory(store), Horizon(Generation(1), CheckpointId(4), 1, frozenset())) == 0
+        assert store.blobs == before

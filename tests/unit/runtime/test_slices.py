@@ -1,0 +1,54 @@
+"""Time slices: the number of records follows the measured rate."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.runtime.slices import SlicePolicy
+
+
+def settled(policy: SlicePolicy, us_per_row: float, calls: int = 60) -> int:
+    for _ in range(calls):
+        policy.measured(policy.rows_max, int(policy.rows_max * us_per_row))
+    return policy.rows_max
+
+
+def test_it_settles_at_what_takes_the_time_of_a_slice() -> None:
+    assert settled(SlicePolicy(4_000, 131_072), us_per_row=2) == 2_000
+    assert settled(SlicePolicy(4_000, 131_072), us_per_row=1_000) == 4
+
+
+def test_it_starts_small_and_at_most_doubles_because_nothing_is_known_yet() -> None:
+    policy = SlicePolicy(4_000, 131_072)
+    assert policy.rows_max == 1_024
+    policy.measured(1_024, 1)
+    assert policy.rows_max == 2_048
+    assert settled(policy, us_per_row=0) == 131_072
+
+
+def test_the_first_slice_is_not_larger_than_the_bound() -> None:
+    assert SlicePolicy(4_000, 100).rows_max == 100
+
+
+def test_slowing_down_is_learnt_at_once() -> None:
+    policy = SlicePolicy(4_000, 131_072)
+    assert settled(policy, us_per_row=1) == 4_000
+    policy.measured(4_000, 400_000)
+    assert policy.rows_max == 40
+
+
+def test_one_fast_call_does_not_make_the_next_slice_long() -> None:
+    policy = SlicePolicy(4_000, 131_072)
+    settled(policy, us_per_row=100)
+    policy.measured(40, 40)
+    assert policy.rows_max <= 80
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**9)), max_size=30))
+def test_there_is_always_at_least_one_row_and_never_more_than_the_bound(calls: list[tuple[int, int]]) -> None:
+    policy = SlicePolicy(4_000, 1_000)
+    for rows, took_us in calls:
+        policy.measured(rows, took_us)
+        assert 1 <= policy.rows_max <= 1_000
