@@ -269,7 +269,8 @@ def _coordinator_key(at: _At) -> Hashable:
     is_drain = pending is not None and pending.attempt.barrier.is_drain
     is_final = state.publishing is not None and state.publishing.is_final
     asked = tuple(request.kind for request in state.queue)
-    errands = [each.errand for each in (state.reserving, state.publishing, pending) if hasattr(each, "errand")]
+    errands = [each.errand for each in (state.reserving, state.publishing) if each is not None]
+    errands += [pending.errand] if isinstance(pending, states.Settling) else []
     to_be_tried_again = tuple(errand.retry_at_ms is not None for errand in errands)
     used = min(len(state.history), _ATTEMPTS_MAX)
     return (

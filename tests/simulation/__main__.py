@@ -6,14 +6,13 @@ import argparse
 import sys
 
 from tests.simulation.run import Summary, run_seed, run_seeds
-from tests.simulation.topologies import TOPOLOGIES
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=300, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first one")
-    parser.add_argument("--only", choices=sorted(TOPOLOGIES), help="one topology instead of one drawn from the seed")
+    parser.add_argument("--only", help="one topology, or one with a rescale: keyed_broadcast_7_2")
     parser.add_argument("--seed", type=int, help="replay one seed and tell its story")
     parser.add_argument("--processes", type=int, help="how many processes; default all cores")
     arguments = parser.parse_args()

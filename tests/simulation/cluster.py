@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import random
+import traceback
 from collections.abc import Callable
 
 from penstock.errors import FencedError, NoReadableCheckpoint, PenstockError
@@ -170,8 +171,8 @@ class Cluster:
         self.network.on_frame = self._look_at
         self.disk = Disk()
         self.disk.on_created = self._on_created
-        self.topology: Topology = TOPOLOGIES[scenario.topology](self.world, scenario.load)
-        self.plan = plan(self.topology.graph, scenario.load.parallelism, scenario.workers)
+        self._rescales = list(scenario.rescales)
+        self.scale(scenario.load.parallelism)
         self.is_verbose = is_verbose
         self.story: list[str] = []
         self.manifests: list[Manifest] = []
@@ -184,6 +185,13 @@ class Cluster:
         self._waiting = list(scenario.faults)
         self.drivers = [Driver(self, 0)]
         self._release_faults()
+
+    def scale(self, parallelism: int) -> None:
+        """From the next start on, run at this parallelism; the splits of the sources stay as they are."""
+        load = self.scenario.load
+        scaled = dataclasses.replace(load, parallelism=parallelism, splits=load.source_splits)
+        self.topology: Topology = TOPOLOGIES[self.scenario.topology](self.world, scaled)
+        self.plan = plan(self.topology.graph, parallelism, self.scenario.workers)
 
     def process(self, name: str) -> Process:
         rng = random.Random(f"{name} {self.scenario.seed}")
@@ -247,8 +255,12 @@ class Cluster:
         if isinstance(outcome, Void):
             return
         self.tell(f"checkpoint {outcome.checkpoint} of generation {outcome.generation} is durable")
-        for check in self.on_manifest:
-            check(outcome)
+        try:
+            for check in self.on_manifest:
+                check(outcome)
+        except Exception:
+            # This may run inside a process that dies, where nobody would hear of it.
+            self.world.violation("a checker failed:\n" + traceback.format_exc())
         self.manifests.append(outcome)
         self._release_faults()
 
@@ -285,6 +297,9 @@ class Cluster:
                     self.network.cut(victim, to, fault.duration_us)
             case FaultKind.KILL_DRIVER:
                 self.kill_driver(driver)
+            case FaultKind.RESCALE:
+                self.kill_driver(driver)
+                self.scale(self._rescales.pop(0))
             case FaultKind.KILL_DRIVER_AT_STORE:
                 self._driver_dies_at = (1 + int(fault.pick * 12), fault.duration_us % 2 == 0)
             case FaultKind.SECOND_DRIVER:

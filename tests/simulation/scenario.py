@@ -30,6 +30,7 @@ class FaultKind(enum.Enum):
     ROT = "rotten file"
     SAVEPOINT = "savepoint"
     DRAIN = "drain and start again"
+    RESCALE = "kill driver and rescale"
     CANCEL = "cancel checkpoint"
 
 
@@ -57,6 +58,8 @@ class Scenario:
     network_us: tuple[int, int]
     background_us: tuple[int, int]
     faults: list[Fault] = field(default_factory=list)
+    rescales: list[int] = field(default_factory=list)
+    """The parallelisms that the pipeline goes through, one for each rescale."""
 
     def __str__(self) -> str:
         policy = self.supervisor.policy
@@ -70,8 +73,11 @@ class Scenario:
 def draw(seed: int, only: str | None = None) -> Scenario:
     """The scenario of a seed; `only` fixes its topology."""
     rng = random.Random(f"scenario {seed}")
-    topology = only or rng.choice(sorted(TOPOLOGIES))
+    name, old, new = _split_name(only)
+    topology = name or rng.choice(sorted(TOPOLOGIES))
     parallelism = rng.choice([1, 1, 2, 2, 3])
+    if old is not None:
+        parallelism = old
     rows = rng.randint(6, 32)
     idle = rng.choice([0.0, 0.0, 0.0, 0.3])
     load = Load(parallelism, rng.randint(60, 180), rows, idle, rng.choice([30, 100, 300]))
@@ -90,6 +96,15 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         backoff_ms_max=20,
     )
     faults = [_fault(rng) for _ in range(rng.choice([0, 1, 1, 2, 3]))]
+    rescales = [rng.randint(1, 4) for fault in faults if fault.kind is FaultKind.RESCALE]
+    if new is not None:
+        # Rescale once under way, then fail again while that recovery is going on.
+        faults = [
+            Fault(FaultKind.RESCALE, rng.randint(1, 3), rng.randint(0, 4_000), 0, rng.random()),
+            Fault(FaultKind.KILL_WORKER, rng.randint(3, 5), rng.randint(0, 3_000), 0, rng.random()),
+            Fault(FaultKind.RESCALE, rng.randint(4, 6), rng.randint(0, 3_000), 0, rng.random()),
+        ]
+        rescales = [new, rng.choice([parallelism, new])]
     rotten = any(fault.kind is FaultKind.ROT for fault in faults)
     supervisor = SupervisorSettings(
         policy=policy,
@@ -115,7 +130,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
     network = rng.choice([(5, 40), (20, 800)])
     background = rng.choice([(20, 200), (100, 3000)])
     workers = rng.randint(1, 3)
-    return Scenario(seed, topology, load, workers, worker, supervisor, network, background, faults)
+    return Scenario(seed, topology, load, workers, worker, supervisor, network, background, faults, rescales)
 
 
 _WEIGHTS = {
@@ -133,8 +148,17 @@ _WEIGHTS = {
     FaultKind.ROT: 1,
     FaultKind.SAVEPOINT: 2,
     FaultKind.DRAIN: 1,
+    FaultKind.RESCALE: 4,
     FaultKind.CANCEL: 1,
 }
+
+
+def _split_name(only: str | None) -> tuple[str | None, int | None, int | None]:
+    """`keyed_broadcast_7_2` is the topology keyed_broadcast, started at parallelism 7 and rescaled to 2."""
+    if only is None or only in TOPOLOGIES:
+        return only, None, None
+    name, old, new = only.rsplit("_", 2)
+    return name, int(old), int(new)
 
 
 def _fault(rng: random.Random) -> Fault:

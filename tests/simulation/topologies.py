@@ -36,10 +36,17 @@ class Load:
     """How much, how fast, how slow."""
 
     parallelism: int
+    """Of the operators; changes when a pipeline is rescaled."""
     count: int
     rows: int
     idle: float
     slow_us: int
+    splits: int = 0
+    """Of the sources; stays what it was. 0: as many as the parallelism."""
+
+    @property
+    def source_splits(self) -> int:
+        return self.splits or self.parallelism
 
 
 @dataclass(slots=True)
@@ -63,10 +70,11 @@ class Build:
         self.nodes: list[Node] = []
         self.links: list[Link] = []
 
-    def source(self, name: str, parallelism: int | None = None, count: int | None = None) -> NumberSource:
+    def source(
+        self, name: str, parallelism: int | None = None, count: int | None = None, splits: int | None = None
+    ) -> NumberSource:
         load = self.load
-        splits = parallelism or load.parallelism
-        source = NumberSource(self.world, splits, count or load.count, load.rows, load.idle)
+        source = NumberSource(self.world, splits or load.source_splits, count or load.count, load.rows, load.idle)
         self.nodes.append(Node(OperatorName(name), source=source, parallelism=parallelism))
         return source
 
@@ -174,22 +182,20 @@ def union(world: World, load: Load) -> Topology:
 def keyed_different(world: World, load: Load) -> Topology:
     p, build = load.parallelism, Build(world, load)
     narrow, narrower = max(1, p // 2), max(1, p // 3)
-    total = load.count * p
-    build.source("a", parallelism=narrow, count=total // narrow)
-    build.source("b", parallelism=narrower, count=total // narrower)
+    build.source("a", parallelism=narrow)
+    build.source("b", parallelism=narrower)
     build.add("key-a", lambda: KeyBy(modulo(KEYS)), ("a", F, 0), parallelism=narrow)
     build.add("key-b", lambda: KeyBy(modulo(KEYS)), ("b", F, 0), parallelism=narrower)
     build.add("meet", lambda: Meet(world, 2, load.slow_us // 4), ("key-a", H, 0), ("key-b", H, 1))
     build.add("fragile", lambda: Check(world, place="map"), ("meet", R, 0))
     build.sink("fragile")
-    both = min(narrow * (total // narrow), narrower * (total // narrower))
-    return Topology(build.graph(), np.arange(both))
+    return Topology(build.graph(), np.arange(load.count * load.source_splits))
 
 
 def broadcast(world: World, load: Load) -> Topology:
     build = Build(world, load)
     source = build.source("source")
-    build.source("rules", parallelism=1, count=load.count // 4 + 1)
+    build.source("rules", parallelism=1, count=load.count // 4 + 1, splits=1)
     build.add("wide", lambda: Check(world, load.slow_us // 4), ("source", R, 0))
     inputs = [("wide", R, 0), ("rules", Partitioning.BROADCAST, 1)]
     build.add("apply", lambda: Broadcasting(world, load.slow_us // 2), *inputs, parallelism=2 * load.parallelism)
@@ -204,7 +210,7 @@ def keyed_broadcast(world: World, load: Load) -> Topology:
     build.add("key", lambda: KeyBy(modulo(KEYS)), ("source", R, 0))
     inputs: list[tuple[str, Partitioning, int]] = [("key", H, 0)]
     for name in ("x", "y", "z"):
-        build.source(name, parallelism=1, count=load.count // 8 + 1)
+        build.source(name, parallelism=1, count=load.count // 8 + 1, splits=1)
         inputs.append((name, Partitioning.BROADCAST, 1))
     build.add("apply", lambda: Broadcasting(world, load.slow_us // 3), *inputs, parallelism=load.parallelism + 2)
     build.add("fragile", lambda: Check(world, load.slow_us // 4, "map"), ("apply", R, 0))

@@ -20,6 +20,7 @@ from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.coordinator_events import RequestCompleted, RequestResult
 from penstock.protocol.coordinator_state import RequestKind
 from penstock.protocol.history import AttemptRecord
+from penstock.runtime.control import Control
 from penstock.runtime.export import export_checkpoint
 from penstock.runtime.frames import HeartbeatFrame
 from penstock.runtime.lease import BEAT_MS, Lease
@@ -88,6 +89,7 @@ class Job:
             store,
         )
         self._lease = Lease(store, name)
+        self._control = Control(store, self._supervisor, self._background, self._clock)
         self._beats: dict[WorkerId, HeartbeatFrame] = {}
         self._ended = threading.Event()
         self._crash: Exception | None = None
@@ -106,6 +108,7 @@ class Job:
         try:
             self._keep_lease()
             supervisor.start()
+            self._control.start()
             while not supervisor.has_ended:
                 self._turn()
             self._turn()
@@ -116,6 +119,7 @@ class Job:
             self._background.close()
             self._gang.close()
             self._release_lease()
+            self._control.close(self._failure)
             self._ended.set()
 
     def _turn(self) -> None:
@@ -166,10 +170,14 @@ class Job:
         self._raise_failure()
         return True
 
+    @property
+    def _failure(self) -> Exception | None:
+        """What the pipeline ended with, if it failed."""
+        return self._crash or (self._supervisor.error if self._supervisor.phase is Phase.FAILED else None)
+
     def _raise_failure(self) -> None:
-        error = self._crash or (self._supervisor.error if self._supervisor.phase is Phase.FAILED else None)
-        if error is not None:
-            raise error
+        if self._failure is not None:
+            raise self._failure
 
     def stop(self, drain: bool = False, timeout: float | None = None) -> CheckpointId | None:
         """End the pipeline: at once, or with `drain` after a last savepoint, whose id is returned.

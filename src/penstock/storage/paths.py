@@ -1,6 +1,8 @@
 """The only builder of paths, and the only reader of them.
 
     owner.json                                        who drives this directory
+    control/<order>.request.json                      what is asked of that driver
+    control/<order>.answer.json                       what it has answered
     checkpoints/<id>/reserved.json                    the id was given out (I5)
     checkpoints/<id>/manifest.json                    its outcome: the manifest, or a mark that there is none (I3)
     checkpoints/<id>/committed.json                   its sinks were committed (I4)
@@ -31,6 +33,9 @@ OWNER = "owner.json"
 CHECKPOINTS = "checkpoints/"
 """Prefix of everything that belongs to a checkpoint."""
 
+CONTROL = "control/"
+"""Prefix of the orders to a running driver, and of its answers. Not part of any checkpoint."""
+
 PATH_BYTES_MAX = 900
 """Object stores end at 1024 bytes, and the root of the store needs room too."""
 
@@ -46,6 +51,7 @@ _CHECKPOINT_PATH = re.compile(rf"checkpoints/([0-9]{{{_ID_DIGITS}}})/(.+)")
 _BLOB_NAME = re.compile(
     r"blobs/g(0|[1-9][0-9]*)-([a-z0-9_-]+(?:\.[0-9a-f]{24})?)-(0|[1-9][0-9]*)-(state|channels)(?:-([1-9][0-9]*))?"
 )
+_CONTROL_PATH = re.compile(r"control/([0-9a-f]{32})\.(request|answer)\.json")
 _TEMPORARY = re.compile(r"\.tmp-([0-9]{13,})-[0-9a-f]+")
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 
@@ -58,6 +64,8 @@ class PathKind(enum.Enum):
     MANIFEST = "manifest"
     COMMITTED = "committed"
     BLOB = "blob"
+    CONTROL_REQUEST = "control request"
+    CONTROL_ANSWER = "control answer"
 
 
 class BlobContent(enum.Enum):
@@ -116,6 +124,21 @@ def blob(
     return f"{blob_prefix(checkpoint)}g{generation}-{slug(subtask.chain)}-{subtask.index}-{content.value}{suffix}"
 
 
+def control_id() -> str:
+    """A fresh name for an order to a driver, and for its answer."""
+    return secrets.token_hex(16)
+
+
+def control_request(order: str) -> str:
+    """Created by whoever gives the order, removed by the driver that takes it."""
+    return _control_path(order, "request")
+
+
+def control_answer(order: str) -> str:
+    """Created by the driver, removed by whoever gave the order."""
+    return _control_path(order, "answer")
+
+
 def slug(name: OperatorName) -> str:
     """A name that every file system and bucket takes, different for different operators.
 
@@ -142,6 +165,8 @@ def kind_of(path: str) -> PathKind | None:
     """What `path` holds; None for a file that Penstock did not put there."""
     if path == OWNER:
         return PathKind.OWNER
+    if control := _CONTROL_PATH.fullmatch(path):
+        return PathKind.CONTROL_REQUEST if control[2] == "request" else PathKind.CONTROL_ANSWER
     checkpoint = checkpoint_of(path)
     if checkpoint is None:
         return None
@@ -154,6 +179,12 @@ def kind_of(path: str) -> PathKind | None:
             return PathKind.COMMITTED
         case name:
             return PathKind.BLOB if _BLOB_NAME.fullmatch(name) else None
+
+
+def control_of(path: str) -> str | None:
+    """The order that `path` asks or answers; None where it is neither."""
+    match = _CONTROL_PATH.fullmatch(path)
+    return match[1] if match else None
 
 
 def parse_blob(path: str) -> BlobName | None:
@@ -214,6 +245,13 @@ def temporary_born_ms(name: str) -> int | None:
     """When a name was given out by `temporary_name`; None if it was not."""
     match = _TEMPORARY.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def _control_path(order: str, part: str) -> str:
+    path = f"{CONTROL}{order}.{part}.json"
+    if _CONTROL_PATH.fullmatch(path) is None:
+        raise ValueError(f"{order!r} is not the id of an order: those have 32 hexadecimal digits")
+    return path
 
 
 def _invalid(path: str) -> str | None:

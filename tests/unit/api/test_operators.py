@@ -177,7 +177,7 @@ def test_a_schema_that_drifts_is_an_error_that_says_what_differs() -> None:
 
 def test_input_that_drifts_is_an_error_of_the_operator_that_gets_it() -> None:
     source = ListSource([pa.record_batch({"n": [1]}), pa.record_batch({"n": [1], "m": [2]})])
-    with pytest.raises(DataError, match="operator 'map_1': the schema changed .*: 'm' is new"):
+    with pytest.raises(DataError, match=r"operator 'map_1': the schema changed .*: 'm' is new"):
         output_of(lambda s: s.map(lambda batch: batch), source, restarts=0)
 
 

@@ -223,7 +223,7 @@ def test_a_function_that_cannot_travel_is_found_with_what_is_in_the_way() -> Non
 def test_an_attribute_that_cannot_travel_is_found() -> None:
     function = Nothing()
     function.connection = threading.Event()  # type: ignore[attr-defined]
-    with pytest.raises(PipelineError, match="'process_1' .* attribute 'connection' of Nothing"):
+    with pytest.raises(PipelineError, match=r"'process_1' .* attribute 'connection' of Nothing"):
         described(lambda stream: stream.key_by("k").process(function))
 
 

@@ -139,3 +139,29 @@ def test_temporary_names_are_recognised_and_can_never_be_asked_for() -> None:
     assert paths.temporary_born_ms("manifest.json") is None
     with pytest.raises(StorageError, match="begins with a dot"):
         paths.require_valid(f"checkpoints/{name}")
+
+
+def test_an_order_and_its_answer_are_found_where_they_were_put() -> None:
+    order = paths.control_id()
+    assert order != paths.control_id()
+    request, answer = paths.control_request(order), paths.control_answer(order)
+    assert (request, answer) == (f"control/{order}.request.json", f"control/{order}.answer.json")
+    assert paths.is_valid(request)
+    assert [paths.kind_of(path) for path in (request, answer)] == [PathKind.CONTROL_REQUEST, PathKind.CONTROL_ANSWER]
+    assert [paths.control_of(path) for path in (request, answer)] == [order, order]
+    assert paths.checkpoint_of(request) is None
+
+
+@pytest.mark.parametrize("order", ["", "7", "A" * 32, "0" * 31, "0" * 33, "../" + "0" * 29, "٧" * 32])
+def test_an_order_of_a_strange_name_is_refused(order: str) -> None:
+    for path in (paths.control_request, paths.control_answer):
+        with pytest.raises(ValueError, match="not the id of an order"):
+            path(order)
+    assert paths.control_of(f"control/{order}.request.json") is None
+    assert paths.kind_of(f"control/{order}.answer.json") is None
+
+
+@pytest.mark.parametrize("path", ["control/" + "0" * 32 + ".json", "x/control/" + "0" * 32 + ".request.json"])
+def test_a_file_that_is_no_order_is_none(path: str) -> None:
+    assert paths.control_of(path) is None
+    assert paths.kind_of(path) is None

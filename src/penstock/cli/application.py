@@ -1,0 +1,54 @@
+"""The application `penstock`: its commands, and what all of them have in common.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage. Results go to standard output, errors to standard error. Nothing here
+imports Spark until a pipeline is run: looking at checkpoints must not take seconds.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Annotated
+
+import typer
+
+from penstock.cli.checkpoint_commands import checkpoints
+from penstock.cli.control_commands import savepoint, stop
+from penstock.cli.failures import reported
+from penstock.cli.run_command import run
+
+app = typer.Typer(
+    name="penstock",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(run)
+app.add_typer(checkpoints, name="checkpoints")
+app.command()(savepoint)
+app.command()(stop)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"penstock {importlib.metadata.version('penstock')}")
+        raise typer.Exit
+
+
+@app.callback()
+def penstock(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Continuous, stateful, exactly-once Python pipelines on Spark.
+
+    Example: penstock run examples/running_totals.py:pipeline --checkpoints /tmp/totals --master 'local[2]'
+    """
+
+
+def main() -> None:
+    """The console script."""
+    with reported():
+        app()

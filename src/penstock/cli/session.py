@@ -1,0 +1,60 @@
+"""The Spark session of `penstock run`: quiet, and with workers that run this Python and find the user's modules."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER_DEFAULT = "local[*]"
+
+
+def properties_for(
+    name: str, master: str, directories: Sequence[str], conf: Mapping[str, str], *, verbose: bool
+) -> dict[str, str]:
+    """Spark's properties: ours, then what the user has set, which always wins."""
+    properties = {
+        "spark.app.name": f"penstock {name}",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN" if verbose else "ERROR",
+        "spark.executorEnv.PYTHONPATH": _python_path(directories),
+    }
+    if master.startswith("local"):
+        # The name of the host may lead nowhere, and nobody else has to reach the driver.
+        properties |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return properties | dict(conf) | {"spark.master": master}
+
+
+def make_session(properties: Mapping[str, str], directories: Sequence[str], file: str | None) -> SparkSession:
+    """Start Spark. Raises `PenstockError` with the usual reasons where that fails."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Local workers are children of Spark's process, and have its environment.
+    os.environ["PYTHONPATH"] = _python_path(directories)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder
+    for key, value in properties.items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+        if file is not None and not properties["spark.master"].startswith("local"):
+            session.sparkContext.addPyFile(file)
+    except Exception as error:
+        raise PenstockError(
+            f"Spark could not be started with master {properties['spark.master']}: {error}\n"
+            f"Penstock needs Java 17 or newer (JAVA_HOME is {os.environ.get('JAVA_HOME', 'not set')}), and a master "
+            f"that can be reached. With --verbose there is more of what Spark says."
+        ) from error
+    return session
+
+
+def _python_path(directories: Sequence[str]) -> str:
+    known = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return os.pathsep.join([*directories, *(entry for entry in known if entry not in directories)])

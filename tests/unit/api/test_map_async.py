@@ -1,0 +1,203 @@
+"""`map_async`: slow functions beside the mailbox, checkpoints that do not wait for them, and nothing lost."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from penstock import ABORT, CHECKPOINT, CollectSink, ListSource, Pipeline, Stream, UserCodeError
+from penstock.api.operator import MAX_WATERMARK, Emit, Operator
+from penstock.api.stream import KeyedStream
+from penstock.protocol.coordinator_state import Mode, Policy
+from penstock.testing import Result, run
+
+
+class Gate:
+    """Calls wait at a gate that a test opens; a copy is the same gate."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.calls: list[int] = []
+
+    def __reduce__(self) -> Any:
+        return Gate, ()
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.calls.append(batch["n"][0].as_py())
+        self.event.wait(20)
+        return doubled(batch)
+
+
+def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.record_batch({"n": pc.multiply(batch["n"], 2)})
+
+
+def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
+    time.sleep(random.random() / 200)
+    return batch
+
+
+def rows(count: int, first: int = 0) -> list[Any]:
+    return [{"n": n} for n in range(first, first + count)]
+
+
+def run_of(build: Callable[[Stream], Stream], items: list[Any], **options: Any) -> tuple[list[int], Result]:
+    pipeline, sink = Pipeline("p"), CollectSink()
+    build(pipeline.source(ListSource(items, batch_rows=10))).sink(sink)
+    result = run(pipeline, **options)
+    return [row["n"] for row in sink.rows()], result
+
+
+@pytest.mark.parametrize("count", [0, 1, 500])
+def test_results_come_in_order(count: int) -> None:
+    found, _ = run_of(lambda s: s.map_async(slow, concurrency=4, batch_rows=5), rows(count))
+    assert found == list(range(count))
+
+
+def test_results_may_come_in_any_order() -> None:
+    found, _ = run_of(lambda s: s.map_async(slow, concurrency=4, batch_rows=5, ordered=False), rows(500))
+    assert sorted(found) == list(range(500))
+    assert found != sorted(found)
+
+
+@pytest.mark.parametrize("as_", ["arrow", "pandas", "rows"])
+def test_forms(as_: Any) -> None:
+    functions: dict[str, Callable[[Any], Any]] = {
+        "arrow": doubled,
+        "pandas": lambda frame: frame.assign(n=frame["n"] * 2),
+        "rows": lambda row: {"n": row["n"] * 2},
+    }
+    found, _ = run_of(lambda s: s.map_async(functions[as_], as_=as_), rows(30))
+    assert found == [2 * n for n in range(30)]
+
+
+def test_calls_run_beside_each_other_and_no_more_than_allowed() -> None:
+    lock, running, most = threading.Lock(), Counter[str](), Counter[str]()
+
+    class Watch:
+        def __reduce__(self) -> Any:
+            return Watch, ()
+
+        def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+            with lock:
+                running["now"] += 1
+                most["now"] = max(most["now"], running["now"])
+            time.sleep(0.01)
+            with lock:
+                running["now"] -= 1
+            return batch
+
+    found, _ = run_of(lambda s: s.map_async(Watch(), concurrency=3, batch_rows=5), rows(100))
+    assert found == list(range(100))
+    assert most["now"] == 3
+
+
+def test_in_processes() -> None:
+    found, _ = run_of(lambda s: s.map_async(_square, in_="processes", concurrency=2, batch_rows=10), rows(40))
+    assert found == [n * n for n in range(40)]
+
+
+def _square(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.record_batch({"n": pc.multiply(batch["n"], batch["n"])})
+
+
+@pytest.mark.parametrize("where", ["threads", "processes"])
+def test_what_the_function_raises_names_the_operator(where: Any) -> None:
+    def broken(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("no luck")
+
+    message = "operator 'slow', subtask 0 of 1: the function of map_async raised ValueError: no luck"
+    with pytest.raises(UserCodeError, match=message):
+        run_of(lambda s: s.map_async(broken, name="slow", in_=where), rows(3), restarts=0)
+
+
+def test_a_process_that_dies_is_a_failure_of_the_function() -> None:
+    def dying(batch: pa.RecordBatch) -> pa.RecordBatch:
+        __import__("os")._exit(3)
+
+    with pytest.raises(UserCodeError, match="the process that ran the function died"):
+        run_of(lambda s: s.map_async(dying, in_="processes"), rows(3), restarts=0)
+
+
+@pytest.mark.parametrize("mode", [Mode.UNALIGNED, Mode.ALIGNED_WITH_TIMEOUT])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_checkpoints_complete_while_the_function_is_stuck_and_the_kill_loses_nothing(mode: Mode, ordered: bool) -> None:
+    gate, pipeline, sink = Gate(), Pipeline("p"), CollectSink()
+    policy = Policy(interval_ms=10, mode=mode, alignment_timeout_ms=20)
+    stream = pipeline.source(ListSource(rows(1000), batch_rows=10))
+    stream.map_async(gate, concurrency=2, batch_rows=10, ordered=ordered).sink(sink)
+    opener = threading.Timer(0.6, gate.event.set)
+    opener.start()
+    # Every one of these checkpoints, and the crash after them, comes while the first batch is stuck.
+    result = run(pipeline, policy=policy, crash_after_checkpoints=5, workers=1)
+    opener.join()
+    assert result.restarts == 1
+    assert result.checkpoints >= 5
+    found = [row["n"] for row in sink.rows()]
+    assert sorted(found) == [2 * n for n in range(1000)]
+    assert found == sorted(found) or not ordered
+    assert gate.calls.count(0) == 2, "what was in hand runs again"
+
+
+def test_backpressure_bounds_what_is_in_hand() -> None:
+    gate = Gate()
+    threading.Timer(0.2, gate.event.set).start()
+    found, _ = run_of(lambda s: s.map_async(gate, concurrency=2, batch_rows=10), rows(300))
+    assert sorted(found) == [2 * n for n in range(300)]
+    assert sorted(gate.calls) == list(range(0, 300, 10))
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_through_a_crash(parallelism: int) -> None:
+    items = [*rows(200), CHECKPOINT, *rows(100, 200), ABORT(), *rows(100, 300)]
+    found, result = run_of(
+        lambda s: s.map_async(slow, concurrency=2, batch_rows=7), items, parallelism=parallelism, workers=2
+    )
+    assert result.restarts == 1
+    assert sorted(found) == list(range(400))
+
+
+class Watermarks(Operator):
+    """Emits a record for each watermark, with the number of records in front of it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        self.count += batch.num_rows
+
+    def on_watermark(self, watermark: int, emit: Emit) -> None:
+        if watermark < MAX_WATERMARK:
+            emit(pa.record_batch({"watermark": [watermark], "count": [self.count]}))
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_watermarks_stay_behind_the_records_in_front_of_them(ordered: bool) -> None:
+    pipeline, sink = Pipeline("p"), CollectSink()
+    source = ListSource(rows(100), batch_rows=10, watermark_column="n")
+    stream = pipeline.source(source).map_async(slow, concurrency=4, batch_rows=5, ordered=ordered)
+    stream._node("watermarks", Watermarks, None, None).sink(sink)
+    run(pipeline)
+    found = sink.rows()
+    assert [row["watermark"] for row in found] == list(range(9, 100, 10))
+    assert all(row["count"] > row["watermark"] for row in found)
+    if ordered:
+        assert all(row["count"] == row["watermark"] + 1 for row in found)
+
+
+def test_a_keyed_stream_can_be_mapped_too() -> None:
+    def build(stream: Stream) -> Stream:
+        keyed = stream.key_by("n")
+        assert isinstance(keyed, KeyedStream)
+        return keyed.map_async(doubled, parallelism=2)
+
+    found, _ = run_of(build, rows(50), parallelism=2)
+    assert sorted(found) == [2 * n for n in range(50)]
