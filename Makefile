@@ -103,3 +103,21 @@ clean: ## Remove the environment and everything that was generated
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov build dist
 	rm -rf src/*.egg-info spark-warehouse metastore_db derby.log
 	find $(CODE) -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# --- On Spark -------------------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: setup ## Run a pipeline on local Spark, kill its workers twice, and verify what came out
+	@$(PY) examples/demo.py
+
+.PHONY: bench
+bench: setup ## Measure Penstock beside Flink and Spark, in turns; the peers install themselves
+	@$(PY) -m benchmarks
+
+.PHONY: bench-quick
+bench-quick: setup ## One run of Penstock and of Flink on the keyed sum
+	@$(PY) -m benchmarks --quick
+
+.PHONY: chaos
+chaos: setup ## Kill workers at random for MINUTES=1 and verify that nothing was lost
+	@$(PY) -m tests.chaos --minutes $(or $(MINUTES),1)

@@ -212,9 +212,7 @@ def test_timers_that_are_left_at_the_end_can_be_dropped() -> None:
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_timers_survive_a_crash_and_are_called_once(parallelism: int) -> None:
     items = [*clicks(10), CHECKPOINT, ABORT(), PAUSE(120), *clicks(5)]
-    rows, result = run_of(
-        lambda s: s.key_by("user").process(Alarm(60)), items, parallelism=parallelism, workers=2
-    )
+    rows, result = run_of(lambda s: s.key_by("user").process(Alarm(60)), items, parallelism=parallelism, workers=2)
     assert result.restarts == 1
     assert sorted((row["user"], row["n"]) for row in rows) == [(f"u{k}", 2) for k in range(5)]
 

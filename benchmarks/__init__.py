@@ -1,0 +1,1 @@
+"""Penstock beside its peers: the same work, on one machine, in one run."""

@@ -1,0 +1,1 @@
+"""Chaos on real Spark: random kills for as long as one likes."""
