@@ -15,7 +15,7 @@ from penstock.protocol.coordinator_state import Mode
 from penstock.protocol.manifest import Cut, Manifest, Side, StateKind, blobs_of
 from penstock.protocol.recovery import FallBack
 from penstock.runtime.channel_state import decode_batches, decode_items
-from penstock.runtime.frames import AcknowledgeFrame, BarrierFrame, Frame
+from penstock.runtime.frames import AcknowledgeFrame, Frame
 from penstock.runtime.items import BatchItem, Captured, WatermarkItem
 from penstock.runtime.supervisor import Phase
 from penstock.runtime.worker import Worker
@@ -41,7 +41,7 @@ def attach(cluster: Cluster) -> None:
     def look_at(frame: Frame) -> None:
         if note is not None:
             note(frame)
-        if isinstance(frame, BarrierFrame | AcknowledgeFrame):
+        if isinstance(frame, AcknowledgeFrame):
             _check_captured(cluster)
 
     cluster.network.on_frame = look_at
@@ -219,7 +219,7 @@ def _check_bounds(cluster: Cluster, manifest: Manifest) -> None:
 
 
 def _check_captured(cluster: Cluster) -> None:
-    """I7: whatever goes beyond the bound is given up at once, before anything else happens."""
+    """I7: whatever goes beyond the bound is given up before anybody else has his turn."""
     for _, worker in cluster.driver.live_workers():
         if worker.captured_bytes > cluster.scenario.worker.capture_bytes_max:
             cluster.world.violation(f"I7 bounds: worker {worker.worker} holds {worker.captured_bytes} captured bytes")

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -30,9 +31,8 @@ pytestmark = pytest.mark.spark
 
 
 def numbers(start: int, count: int) -> pa.RecordBatch:
-    return pa.record_batch(
-        {"n": pa.array(range(start, start + count)), "k": pa.array([n % 7 for n in range(start, start + count)])}
-    )
+    n = np.arange(start, start + count)
+    return pa.record_batch({"n": n, "k": n % 7})
 
 
 def make(root: Path, name: str = "numbers", rows: int | None = None, rate: float | None = 2000) -> Pipeline:

@@ -14,20 +14,22 @@ import typer
 from penstock.cli.checkpoint_commands import checkpoints
 from penstock.cli.control_commands import savepoint, stop
 from penstock.cli.failures import reported
+from penstock.cli.options import settings_help
 from penstock.cli.run_command import run
 
 app = typer.Typer(
     name="penstock",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    # Plain help: in the tables of rich, long texts end up in columns of a few letters.
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(run)
+app.command(short_help="Run a pipeline, or resume it.", epilog=settings_help())(run)
 app.add_typer(checkpoints, name="checkpoints")
-app.command()(savepoint)
-app.command()(stop)
+app.command(short_help="Take a savepoint of a running pipeline.")(savepoint)
+app.command(short_help="Stop a running pipeline.")(stop)
 
 
 def _print_version(wanted: bool) -> None:
@@ -39,7 +41,13 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def penstock(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version and leave. Example: penstock --version",
+        ),
     ] = False,
 ) -> None:
     """Continuous, stateful, exactly-once Python pipelines on Spark.

@@ -36,7 +36,7 @@ _ADVICE: dict[type[Exception], str] = {
     UserCodeError: "Mend the function and run the same command again: it goes on from the last checkpoint.",
     DataError: "Mend the data or the schema and run the same command again: it goes on from the last checkpoint.",
     PipelineError: "Nothing was started.",
-    RestoreError: "See what there is with `penstock checkpoints verify DIR`, and start from one of them with --restore.",
+    RestoreError: "See what there is with `penstock checkpoints verify DIR`; start from another one with --restore.",
     StorageError: "Nothing that is in a checkpoint is lost by this.",
     ProtocolViolation: "This is a defect of Penstock: please report it with the text above.",
 }

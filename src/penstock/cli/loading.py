@@ -94,7 +94,9 @@ def _import(name: str) -> ModuleType:
                 f"there is no module {name!r}, neither in {os.getcwd()} nor among what is installed. "
                 f"For a file write its path: path/to/file.py:pipeline"
             ) from error
-        raise _raised(f"module {name!r} cannot be imported: it needs {error.name!r}, which is not there", error) from error
+        raise _raised(
+            f"module {name!r} cannot be imported: it needs {error.name!r}, which is not there", error
+        ) from error
     except Exception as error:
         raise _raised(f"module {name!r} raised an error while it was imported", error) from error
 

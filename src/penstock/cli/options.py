@@ -36,9 +36,11 @@ def settings_of(pairs: Iterable[str]) -> dict[str, Any]:
     return options
 
 
-def setting_names() -> str:
-    """All settings with their defaults, for the help text."""
-    return ", ".join(f"{field.name} ({_shown(field.default)})" for field in dataclasses.fields(Settings))
+def settings_help() -> str:
+    """All settings with their defaults, as they would be written."""
+    lines = [f"  {field.name}={_shown(field.default)}" for field in dataclasses.fields(Settings)]
+    # The mark keeps the lines from being filled up to one paragraph.
+    return "\n".join(["\b", "Settings for --set, with their defaults:", *lines])
 
 
 def properties_of(pairs: Iterable[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from penstock.cli.relay import Relay
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ def properties_for(
     return properties | dict(conf) | {"spark.master": master}
 
 
-def make_session(properties: Mapping[str, str], directories: Sequence[str], file: str | None) -> SparkSession:
+def make_session(
+    properties: Mapping[str, str], directories: Sequence[str], file: str | None, *, verbose: bool
+) -> SparkSession:
     """Start Spark. Raises `PenstockError` with the usual reasons where that fails."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Local workers are children of Spark's process, and have its environment.
@@ -42,16 +45,20 @@ def make_session(properties: Mapping[str, str], directories: Sequence[str], file
     builder = SparkSession.builder
     for key, value in properties.items():
         builder = builder.config(key, value)
+    relay = Relay()
     try:
-        session = builder.getOrCreate()
+        with relay.catching():
+            session = builder.getOrCreate()
         if file is not None and not properties["spark.master"].startswith("local"):
             session.sparkContext.addPyFile(file)
     except Exception as error:
+        relay.release(show_held=True)
         raise PenstockError(
             f"Spark could not be started with master {properties['spark.master']}: {error}\n"
             f"Penstock needs Java 17 or newer (JAVA_HOME is {os.environ.get('JAVA_HOME', 'not set')}), and a master "
-            f"that can be reached. With --verbose there is more of what Spark says."
+            f"that can be reached. What Spark itself has to say stands above."
         ) from error
+    relay.release(show_held=verbose)
     return session
 
 

@@ -43,6 +43,9 @@ class Encoder(ABC):
     def finish(self) -> None:
         """Write what is still held, and the end of the file. The file itself is closed by others."""
 
+    def discard(self) -> None:
+        """Nobody wants the file any more."""
+
 
 class FileSink(Sink):
     """Base of the sinks that write files. `roll_bytes`: a file that has become so large is followed by another one;
@@ -111,6 +114,7 @@ class _Part:
         return json.dumps({"staged": self.staged, "final": self.final, "bytes": size, "rows": self._rows}).encode()
 
     def discard(self) -> None:
+        self._encoder.discard()
         self._file.close()
         self._place.remove(self.staged)
 

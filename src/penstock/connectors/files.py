@@ -14,7 +14,7 @@ import os
 import re
 import weakref
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from penstock.connectors.places import Place, place_of
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
 from penstock.errors import DataError, PipelineError, StorageError
 
+Pieces: TypeAlias = Generator[tuple[Any, pa.RecordBatch], None, None]
 Format: TypeAlias = Literal["parquet", "jsonl", "csv"]
 
 BLOCK_BYTES = 1 << 20
@@ -125,10 +126,10 @@ class _FileReader(SplitReader):
         self.split = split
         self._at: dict[str, Any] = position or {"piece": None, "row": 0}
         self._rest: pa.RecordBatch | None = None
-        self._pieces: Iterator[tuple[Any, pa.RecordBatch]] | None = None
+        self._pieces: Pieces | None = None
 
     @abstractmethod
-    def pieces(self, first: Any) -> Iterator[tuple[Any, pa.RecordBatch]]:
+    def pieces(self, first: Any) -> Pieces:
         """The file from the piece named `first` on (None: from the beginning), each with its name."""
 
     def read(self, rows_max: int) -> Any:
@@ -168,9 +169,9 @@ class _FileReader(SplitReader):
         return json.dumps(self._at).encode()
 
     def close(self) -> None:
-        if self._pieces is not None:
-            self._pieces.close()  # type: ignore[attr-defined]  # they are generators
-            self._pieces = iter(())
+        pieces, self._pieces = self._pieces, None
+        if pieces is not None:
+            pieces.close()
         self.source.has_read(self)
 
     def fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -186,7 +187,7 @@ class _ParquetReader(_FileReader):
 
     _STRETCH_ROWS = 1 << 16  # part of what a position means: do not change
 
-    def pieces(self, first: Any) -> Iterator[tuple[Any, pa.RecordBatch]]:
+    def pieces(self, first: Any) -> Pieces:
         import pyarrow.parquet
 
         group_first, stretch_first = first or (0, 0)
@@ -202,7 +203,7 @@ class _ParquetReader(_FileReader):
 class _TextReader(_FileReader):
     """A piece is a block of whole lines, named after its first byte."""
 
-    def pieces(self, first: Any) -> Iterator[tuple[Any, pa.RecordBatch]]:
+    def pieces(self, first: Any) -> Pieces:
         with self.source.file(self.split) as file:
             schema, start = self._begin(file)
             place = first if first is not None else start

@@ -65,3 +65,7 @@ class _ParquetEncoder(Encoder):
     def finish(self) -> None:
         self._flush()
         self._writer.close()
+
+    def discard(self) -> None:
+        # Left to the garbage collector it would write its end into a file that is closed.
+        self._writer.close()

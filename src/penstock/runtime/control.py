@@ -312,7 +312,9 @@ def _await_answer(
         if path in store.list(path):
             answer = _decoded(store.read(path))
             if answer is None:
-                raise PenstockError(f"the answer of the pipeline on {place} cannot be read: is its version another one?")
+                raise PenstockError(
+                    f"the answer of the pipeline on {place} cannot be read: is its version another one?"
+                )
             return answer
         now = monotonic()
         if is_driven(store):

@@ -7,6 +7,7 @@ expects for it; a failure is reported as one, never swallowed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import TypeAlias, assert_never
 
@@ -79,6 +80,8 @@ from penstock.runtime.takeover import Claimed
 from penstock.runtime.timers import Timers
 from penstock.storage import paths
 from penstock.storage.port import Store
+
+_log = logging.getLogger("penstock")
 
 Ending: TypeAlias = FailJob | StopFenced | Finish
 
@@ -183,10 +186,24 @@ class Coordinator:
     def _feed(self, event: Event) -> None:
         if self._is_over:
             return
+        before = self._state.history
         self._state, actions = machine.step(self._state, event)
+        if self._state.history is not before and self._state.history:
+            self._log_attempt(self._state.history[-1])
         if self._journal is not None:
             self._journal("coordinator", event, actions)
         self._execute(actions)
+
+    def _log_attempt(self, record: AttemptRecord) -> None:
+        what = f"pipeline {self._plan.name}, generation {self.generation}: checkpoint {record.checkpoint}"
+        if record.reason is not None:
+            _log.warning(
+                "%s declined after %d ms: %s (%s)", what, record.duration_ms, record.reason.value, record.detail
+            )
+            return
+        kind = "unaligned" if record.is_unaligned else "aligned"
+        sizes = f"{record.state_bytes} bytes of state, {record.inflight_bytes} in flight"
+        _log.info("%s completed in %d ms, %s, %s", what, record.duration_ms, kind, sizes)
 
     def _execute(self, actions: tuple[Action, ...]) -> None:
         for action in actions:
@@ -211,8 +228,9 @@ class Coordinator:
                 self._background.submit(lambda: retire(store, directory, horizon), _ignore)
             case AnswerRequest(request, result):
                 self._answers.pop(request)(result)
-            case Refused():
+            case Refused(what, why):
                 self.refusals += 1
+                _log.debug("pipeline %s: %s refused: %s", self._plan.name, what, why)
             case WakeAt(at_ms):
                 delay_ms = max(0, at_ms - self._clock.now_ms())
                 self._timers.after(delay_ms, lambda: self._feed(Ticked(self._clock.now_ms())))

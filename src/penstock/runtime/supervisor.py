@@ -8,6 +8,7 @@ Failures are noticed by the gang (Spark says that a task died), by a worker's ow
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, assert_never
@@ -29,6 +30,8 @@ from penstock.runtime.services import Journal
 from penstock.runtime.takeover import Claimed, RestoreOptions, take_over
 from penstock.runtime.timers import Timers
 from penstock.storage.port import Store
+
+_log = logging.getLogger("penstock")
 
 
 class Gang(Protocol):
@@ -170,6 +173,14 @@ class Supervisor:
         self._gang.launch(claimed.generation, self._plan, claimed.manifest)
         self._watch(claimed.generation)
 
+    def _log_start(self, claimed: Claimed) -> None:
+        for skipped in claimed.skipped:
+            _log.warning(
+                "pipeline %s: checkpoint %d passed over: %s", self._plan.name, skipped.checkpoint, skipped.reason
+            )
+        start = "from nothing" if claimed.manifest is None else f"from checkpoint {claimed.manifest.checkpoint}"
+        _log.info("pipeline %s: generation %d starts %s", self._plan.name, claimed.generation, start)
+
     def _watch(self, generation: Generation) -> None:
         """Look every now and then whether every worker was heard of."""
 
@@ -250,11 +261,13 @@ class Supervisor:
                 failure.__cause__ = error
                 self._give_up(failure)
             case RestartAfter(delay_ms):
+                _log.warning("pipeline %s failed and restarts in %d ms: %s", self._plan.name, delay_ms, error)
                 self.phase = Phase.WAITING
                 self.restarts += 1
                 self.timers.after(delay_ms, self.start)
 
     def _give_up(self, error: Exception) -> None:
+        _log.error("pipeline %s has failed: %s", self._plan.name, error)
         self._end_attempt()
         self.error = error
         self.phase = Phase.FAILED

@@ -196,7 +196,9 @@ def test_watermarks_stay_behind_the_records_in_front_of_them(ordered: bool) -> N
     stream._node("watermarks", Watermarks, None, None).sink(sink)
     run(pipeline)
     found = sink.rows()
-    assert [row["watermark"] for row in found] == list(range(9, 100, 10))
+    watermarks = [row["watermark"] for row in found]
+    assert watermarks == sorted(watermarks)
+    assert watermarks[-1] == 99
     assert all(row["count"] > row["watermark"] for row in found)
     if ordered:
         assert all(row["count"] == row["watermark"] + 1 for row in found)

@@ -1,0 +1,75 @@
+"""`penstock savepoint` and `penstock stop`: orders to a pipeline that runs, through its checkpoint directory."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from penstock.cli.failures import reported
+from penstock.cli.inspection import open_directory
+from penstock.cli.tables import print_json
+from penstock.runtime.control import Command, give_order
+
+Directory = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR", help="Checkpoint directory of the running pipeline. Example: /tmp/totals", show_default=False
+    ),
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="S", min=0.0, help="Wait so many seconds. Example: --timeout 300")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts. Example: --json")]
+
+
+def savepoint(
+    directory: Directory,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Copy it there as well, to start other pipelines from; the driver writes it. Example: --to /backup/v1",
+        ),
+    ] = None,
+    timeout: Timeout = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Take a savepoint of a running pipeline: complete in itself, and never removed by retention.
+
+    Example: penstock savepoint /tmp/totals --to /backup/totals-before-upgrade
+    """
+    with reported():
+        path = None if to is None else to if "://" in to else os.path.abspath(os.path.expanduser(to))
+        arguments = {} if path is None else {"path": path}
+        store = open_directory(directory)
+        checkpoint = give_order(store, directory, Command.SAVEPOINT, arguments, timeout_s=timeout)
+        if as_json:
+            print_json({"savepoint": checkpoint, "path": path})
+        elif path is None:
+            typer.echo(f"savepoint {checkpoint} is complete: start from it with --restore {checkpoint}")
+        else:
+            typer.echo(
+                f"savepoint {checkpoint} is complete, with a copy in {path}: start from it with --restore {path}"
+            )
+
+
+def stop(
+    directory: Directory,
+    drain: Annotated[bool, typer.Option("--drain", help="With a last savepoint. Example: --drain")] = False,
+    timeout: Timeout = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Stop a running pipeline: at once, or with --drain after a last savepoint. It can be resumed either way.
+
+    Example: penstock stop /tmp/totals --drain
+    """
+    with reported():
+        store = open_directory(directory)
+        command = Command.DRAIN if drain else Command.STOP
+        checkpoint = give_order(store, directory, command, timeout_s=timeout)
+        if as_json:
+            print_json({"savepoint": checkpoint})
+        else:
+            typer.echo(f"stopped with savepoint {checkpoint}" if checkpoint is not None else "stopped")

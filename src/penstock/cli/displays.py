@@ -1,0 +1,129 @@
+"""The two ways of showing progress: a live panel for a person at a terminal, plain lines for everybody else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Protocol, TextIO
+
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.figures import shown_bytes, shown_count, shown_ms, shown_seconds
+from penstock.cli.readings import Reading, declined_text, first_line, plain_line
+from penstock.protocol.history import AttemptRecord
+
+_LINE_EVERY_S = 2.0
+_PHASE_STYLES = {"running": "green", "failed": "bold red", "finished": "bold green"}
+
+
+class Display(Protocol):
+    """Shows readings from `open` to `close`."""
+
+    def open(self) -> None: ...
+
+    def show(self, reading: Reading) -> None:
+        """Called several times a second; how often anything is drawn is the display's business."""
+        ...
+
+    def say(self, text: str) -> None:
+        """A remark that stays."""
+        ...
+
+    def close(self, reading: Reading) -> None:
+        """The last reading: shown whatever was shown before it."""
+        ...
+
+
+class PlainDisplay:
+    """One line every two seconds, and one for each new error."""
+
+    def __init__(self, file: TextIO | None = None) -> None:
+        self._file = file
+        self._next_at_s = 0.0
+        self._error: str | None = None
+        self._line = ""
+
+    def open(self) -> None:
+        pass
+
+    def show(self, reading: Reading) -> None:
+        if reading.status.last_error not in (None, self._error):
+            self._error = reading.status.last_error
+            self.say(f"{shown_seconds(reading.elapsed_s)} error: {first_line(self._error or '')}")
+        if reading.elapsed_s >= self._next_at_s:
+            # From now on and not from when it was due: a driver that was held up must not catch up on lines.
+            self._next_at_s = reading.elapsed_s + _LINE_EVERY_S
+            self._line = plain_line(reading)
+            self.say(self._line)
+
+    def say(self, text: str) -> None:
+        print(text, file=self._file or sys.stdout, flush=True)
+
+    def close(self, reading: Reading) -> None:
+        if plain_line(reading) != self._line:
+            self.say(plain_line(reading))
+
+
+class LiveDisplay:
+    """A panel that is drawn anew several times a second; what sinks print appears above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False)
+        self._console = console
+
+    def open(self) -> None:
+        self._live.start()
+
+    def show(self, reading: Reading) -> None:
+        self._live.update(panel_of(reading), refresh=True)
+
+    def say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False)
+
+    def close(self, reading: Reading) -> None:
+        self.show(reading)
+        self._live.stop()
+
+
+def panel_of(reading: Reading) -> Panel:
+    """Everything that is known of a running pipeline, on half a screen."""
+    status = reading.status
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="ellipsis", no_wrap=True)
+    table.add_row("in", f"{shown_count(status.rows_in)} rows", f"{shown_count(reading.rows_in_per_s)}/s")
+    table.add_row("out", f"{shown_count(status.rows_out)} rows", f"{shown_count(reading.rows_out_per_s)}/s")
+    bar = ProgressBar(total=100, completed=status.backpressure_percent, width=24, complete_style="yellow")
+    table.add_row("backpressure", f"{status.backpressure_percent}%", bar)
+    table.add_row("checkpoint", *_checkpoint(reading.completed))
+    for label, text in _troubles(reading):
+        table.add_row(label, "", Text(text, style="red"))
+    title = Text.assemble(
+        (status.name, "bold"), "  ", (reading.phase, _PHASE_STYLES.get(reading.phase, "yellow")), "  "
+    ).append(shown_seconds(reading.elapsed_s), style="dim")
+    subtitle = Text("Ctrl-C stops with a savepoint, twice at once", style="dim")
+    return Panel(table, title=title, title_align="left", subtitle=subtitle, subtitle_align="left", box=box.ROUNDED)
+
+
+def _checkpoint(record: AttemptRecord | None) -> tuple[str, str]:
+    if record is None:
+        return "none yet", ""
+    how = "unaligned" if record.is_unaligned else "aligned"
+    state, inflight = shown_bytes(record.state_bytes), shown_bytes(record.inflight_bytes)
+    return f"{record.checkpoint}", f"{shown_ms(record.duration_ms)}  {how}  {state} state  {inflight} in flight"
+
+
+def _troubles(reading: Reading) -> Iterator[tuple[str, str]]:
+    status = reading.status
+    yield "restarts", str(status.restarts) if status.restarts else ""
+    if reading.declined is not None:
+        yield "declined", declined_text(reading.declined)
+    if status.last_error is not None:
+        yield "last error", first_line(status.last_error)

@@ -1,0 +1,106 @@
+"""`penstock run`: from the name of a pipeline to its end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from penstock.cli.displays import Display, LiveDisplay, PlainDisplay
+from penstock.cli.failures import reported
+from penstock.cli.loading import Loaded, load
+from penstock.cli.options import properties_of, settings_of
+from penstock.cli.running import Watch, signals_to
+from penstock.cli.session import MASTER_DEFAULT, make_session, properties_for
+from penstock.ids import OperatorName
+from penstock.storage import paths
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TARGET = (
+    "The pipeline: module:name or path/to/file.py:name. The name is that of a Pipeline, or of a function without "
+    "arguments that returns one. Example: examples/running_totals.py:pipeline"
+)
+_CHECKPOINTS = (
+    "Directory or URL of the checkpoints; the pipeline goes on from what it holds. Without it, checkpoints/ and the "
+    "name of the pipeline. Example: --checkpoints s3://bucket/totals"
+)
+_PARALLELISM = "Parallelism of operators that set none; without it, the slots of the session. Example: --parallelism 4"
+_WORKERS = "Number of Spark tasks; without it, the largest parallelism. Example: --workers 2"
+_MASTER = "Spark master. Example: --master 'local[2]'"
+_CONF = "A property of Spark; may be repeated. Example: --conf spark.driver.memory=2g"
+_RESTORE = "Checkpoint to start from: an id in the directory, or the path of a savepoint. Example: --restore 17"
+_SET = (
+    "A setting of the pipeline, see below; may be repeated. Times in seconds, or as 500ms or 10m; sizes in bytes, or "
+    "as 256MB. Example: --set checkpoint_interval=1"
+)
+_FOR = "Stop after so many seconds, as Ctrl-C does. Example: --for 60"
+_DRAIN = "Whether Ctrl-C, SIGTERM and --for stop with a savepoint, or at once. Example: --no-drain-on-interrupt"
+_VERBOSE = "Warnings of Spark, and tracebacks. Example: --verbose"
+
+
+def run(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=_TARGET, show_default=False)],
+    checkpoints: Annotated[str | None, typer.Option("--checkpoints", metavar="DIR", help=_CHECKPOINTS)] = None,
+    parallelism: Annotated[int | None, typer.Option("--parallelism", metavar="N", min=1, help=_PARALLELISM)] = None,
+    workers: Annotated[int | None, typer.Option("--workers", metavar="N", min=1, help=_WORKERS)] = None,
+    master: Annotated[
+        str | None, typer.Option("--master", metavar="URL", help=_MASTER, show_default=MASTER_DEFAULT)
+    ] = None,
+    conf: Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help=_CONF)] = None,
+    restore: Annotated[str | None, typer.Option("--restore", metavar="ID|PATH", help=_RESTORE)] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=_SET)] = None,
+    seconds: Annotated[float | None, typer.Option("--for", metavar="SECONDS", min=0.0, help=_FOR)] = None,
+    drain_on_interrupt: Annotated[
+        bool, typer.Option("--drain-on-interrupt/--no-drain-on-interrupt", help=_DRAIN)
+    ] = True,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help=_VERBOSE)] = False,
+) -> None:
+    """Run a pipeline on Spark, or resume it from its checkpoints, until it is finished or stopped.
+
+    Ctrl-C stops it with a savepoint, Ctrl-C twice at once. Exit codes: 0 finished or stopped, 1 failed, 2 wrong usage.
+
+    Example: penstock run examples/running_totals.py:pipeline --checkpoints /tmp/totals --set checkpoint_interval=1
+    """
+    options = settings_of(settings or ())
+    conf_given = properties_of(conf or ())
+    with reported(verbose=verbose):
+        loaded = load(target)
+        # Checked before Spark is started, because that takes seconds.
+        loaded.pipeline.graph()
+        place = checkpoints or f"checkpoints/{paths.slug(OperatorName(loaded.pipeline.name))}"
+        chosen = master or conf_given.get("spark.master", MASTER_DEFAULT)
+        properties = properties_for(loaded.pipeline.name, chosen, loaded.directories, conf_given, verbose=verbose)
+        start = options | {"parallelism": parallelism, "workers": workers, "restore": restore}
+        with _session(properties, loaded, verbose) as spark:
+            typer.echo(f"pipeline '{loaded.pipeline.name}' on {chosen}, checkpoints in {place}")
+            typer.echo(_run(loaded, spark, place, start, seconds, drain_on_interrupt))
+
+
+def _run(
+    loaded: Loaded, spark: SparkSession, place: str, start: dict[str, Any], seconds: float | None, drain: bool
+) -> str:
+    job = loaded.pipeline.start(spark, place, **start)
+    watch = Watch(job, _display(), limit_s=seconds, drain=drain)
+    with signals_to(watch.interrupt):
+        return watch.run()
+
+
+def _display() -> Display:
+    console = Console()
+    return LiveDisplay(console) if console.is_terminal else PlainDisplay()
+
+
+@contextlib.contextmanager
+def _session(properties: dict[str, str], loaded: Loaded, verbose: bool) -> Iterator[SparkSession]:
+    spark = make_session(properties, loaded.directories, loaded.file, verbose=verbose)
+    try:
+        yield spark
+    finally:
+        # What Spark has to say about its own end is of no interest any more.
+        with contextlib.suppress(Exception):
+            spark.stop()

@@ -1,0 +1,57 @@
+"""A slice of the simulator, for every change; `make simulate SEEDS=3000` is for the big ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.run import Summary, run_seed, run_seeds
+
+CHUNK = 15
+
+
+def story_of(failed: list[object]) -> str:
+    return "\n".join(f"{result.scenario}\n  {result.violations[0]}" for result in failed)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("first", range(0, 12 * CHUNK, CHUNK))
+def test_no_seed_violates_anything(first: int) -> None:
+    summary = Summary()
+    for result in run_seeds(range(first, first + CHUNK), processes=1):
+        summary.add(result)
+    assert not summary.failed, story_of(list(summary.failed))
+    assert summary.completed >= CHUNK
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "pipeline_1_2",
+        "pipeline_2_1",
+        "pipeline_3_5",
+        "union_2_3",
+        "multi_input_3_1",
+        "keyed_different_5_3",
+        "broadcast_2_5",
+        "keyed_broadcast_7_2",
+        "keyed_broadcast_2_7",
+        "ordered_4_1",
+        "part_empty_1_4",
+    ],
+)
+def test_no_record_is_lost_or_doubled_by_rescaling(pair: str) -> None:
+    results = list(run_seeds(range(3), pair, processes=1))
+    assert not [result.violations for result in results if result.violations]
+    assert sum(result.restores for result in results) > 0
+
+
+def test_more_than_half_of_the_runs_capture_in_flight_data() -> None:
+    summary = Summary()
+    for result in run_seeds(range(1000, 1040), processes=1):
+        summary.add(result)
+    assert not summary.failed, story_of(list(summary.failed))
+    assert 2 * summary.with_inflight > summary.seeds
+
+
+def test_a_seed_always_tells_the_same_story() -> None:
+    once, again = run_seed(3, is_verbose=True), run_seed(3, is_verbose=True)
+    assert once.story == again.story and len(once.story) > 50

@@ -1,0 +1,209 @@
+"""Files as a source: all formats, from every position, bounded and watched."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from penstock import (
+    END_OF_SPLIT,
+    CollectSink,
+    DataError,
+    FileSource,
+    Pipeline,
+    PipelineError,
+    StorageError,
+)
+from penstock.connectors import files
+from penstock.testing import run
+
+FORMATS: list[Any] = ["parquet", "jsonl", "csv"]
+
+
+def write(path: Path, first: int, count: int, group: int = 7) -> None:
+    table = pa.table({"n": range(first, first + count), "t": [f"text {n}" for n in range(first, first + count)]})
+    staged = path.parent / f".{path.name}"
+    if path.suffix == ".parquet":
+        pq.write_table(table, staged, row_group_size=group)
+    elif path.suffix == ".csv":
+        pyarrow.csv.write_csv(table, staged)
+    else:
+        staged.write_text("".join(f'{{"n": {n}, "t": "text {n}"}}\n' for n in range(first, first + count)))
+    staged.rename(path)
+
+
+def read(reader: Any, rows_max: int, rows: int | None = None) -> list[int]:
+    found: list[int] = []
+    while rows is None or len(found) < rows:
+        batch = reader.read(rows_max if rows is None else min(rows_max, rows - len(found)))
+        if batch is END_OF_SPLIT:
+            break
+        if batch is not None:
+            found += batch.column("n").to_pylist()
+    return found
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(files._ParquetReader, "_STRETCH_ROWS", 3)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("rows_max", [1, 4, 1000])
+def test_it_goes_on_at_every_position(tmp_path: Path, format: Any, rows_max: int) -> None:
+    write(tmp_path / f"a.{format}", 0, 20)
+    source = FileSource(tmp_path, format=format)
+    (split,) = source.splits()
+    for count in range(21):
+        first = source.open(split, None)
+        head = read(first, rows_max, count)
+        offset = first.offset()
+        first.close()
+        assert head + read(source.open(split, offset), rows_max) == list(range(20))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_file_that_was_read_is_not_opened_again(tmp_path: Path, format: Any) -> None:
+    write(tmp_path / f"a.{format}", 0, 5)
+    source = FileSource(tmp_path, format=format)
+    reader = source.open(source.splits()[0], None)
+    assert read(reader, 100) == list(range(5))
+    os.remove(tmp_path / f"a.{format}")
+    assert source.open("a", reader.offset()).read(1) is END_OF_SPLIT
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_files_without_records(tmp_path: Path, format: Any) -> None:
+    write(tmp_path / f"a.{format}", 0, 0)
+    if format != "parquet":
+        (tmp_path / f"b.{format}").write_text("")
+        (tmp_path / f"c.{format}").write_text("\n")
+    source = FileSource(tmp_path, format=format)
+    assert [read(source.open(split, None), 10) for split in source.splits()] == [[]] * len(source.splits())
+
+
+def test_a_last_line_without_its_end_and_one_that_is_longer_than_a_block(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"n": 1, "t": "' + "x" * 500 + '"}\n{"n": 2, "t": "y"}')
+    source = FileSource(tmp_path, format="jsonl", schema=pa.schema([("n", pa.int64())]))
+    assert read(source.open("a.jsonl", None), 10) == [1, 2]
+
+
+def test_names_that_begin_with_a_dot_or_an_underscore_are_not_looked_at(tmp_path: Path) -> None:
+    for name in ("a.parquet", "b.parquet"):
+        write(tmp_path / name, 0, 1)
+    (tmp_path / "_SUCCESS").touch()
+    (tmp_path / ".b.parquet.crc").touch()
+    (tmp_path / "below").mkdir()
+    write(tmp_path / "below" / "c.parquet", 0, 1)
+    assert FileSource(tmp_path).splits() == ["a.parquet", "b.parquet"]
+    assert FileSource(tmp_path / "b*.parquet").splits() == ["b.parquet"]
+    assert FileSource(tmp_path / "a.parquet").splits() == ["a.parquet"]
+    assert FileSource(f"{tmp_path}/*/?.parquet").splits() == ["below/c.parquet"]
+    assert FileSource(f"{tmp_path}/**").splits() == ["a.parquet", "b.parquet", "below/c.parquet"]
+    assert FileSource(f"file://{tmp_path}").splits() == ["a.parquet", "b.parquet"]
+
+
+def test_a_declared_schema_chooses_and_casts(tmp_path: Path) -> None:
+    schema = pa.schema([("t", pa.large_string()), ("n", pa.int32())])
+    for format in FORMATS:
+        write(tmp_path / f"a.{format}", 0, 20)
+        source = FileSource(tmp_path / f"*.{format}", format=format, schema=schema)
+        assert source.open(f"a.{format}", None).read(5).schema == schema  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("format", ["jsonl", "csv"])
+def test_what_does_not_fit_the_beginning_is_an_error_with_the_cure(tmp_path: Path, format: Any) -> None:
+    write(tmp_path / f"a.{format}", 0, 20)
+    with open(tmp_path / f"a.{format}", "a") as file:
+        file.write('{"n": 1.5, "t": "", "new": 1}\n' if format == "jsonl" else "1.5,text\n")
+    source = FileSource(tmp_path, format=format)
+    with pytest.raises(DataError, match=rf"the file 'a.{format}' .* cannot be read: .*: declare one"):
+        read(source.open(f"a.{format}", None), 10)
+
+
+def test_a_field_that_comes_late_is_not_lost_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n' * 20 + '{"n": 2, "m": 3}\n')
+    with pytest.raises(DataError, match="declare one"):
+        read(FileSource(tmp_path, format="jsonl").open("a.jsonl", None), 10)
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_text("nothing of the kind")
+    with pytest.raises(DataError, match=r"the file 'a.parquet' of .* cannot be read"):
+        read(FileSource(tmp_path).open("a.parquet", None), 10)
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="create it, or say watch=True"):
+        FileSource(tmp_path / "no").splits()
+    assert FileSource(tmp_path / "no", watch=True).splits() == []
+
+
+def test_an_unknown_format() -> None:
+    with pytest.raises(PipelineError, match="it must be one of parquet, jsonl, csv"):
+        FileSource("/tmp", format="xml")  # type: ignore[arg-type]
+
+
+def test_of_many_files_only_a_few_are_open(tmp_path: Path) -> None:
+    for number in range(30):
+        write(tmp_path / f"{number:02}.parquet", 10 * number, 10)
+    source = pickle.loads(pickle.dumps(FileSource(tmp_path)))
+    readers = [source.open(split, None) for split in source.splits()]
+    given_up = [reader for reader in readers if reader.read(1) is None]
+    assert len(given_up) == 30 - files._OPEN_MAX
+    readers[0].close()
+    assert given_up[0].read(1) is not None
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_exactly_once_through_crashes(tmp_path: Path, format: Any) -> None:
+    for number in range(20):
+        write(tmp_path / f"{number:02}.{format}", 100 * number, 100)
+    pipeline, sink = Pipeline("p"), CollectSink()
+    pipeline.source(FileSource(tmp_path, format=format)).sink(sink)
+    result = run(pipeline, parallelism=3, workers=2, crash_after_checkpoints=[1, 2])
+    assert result.restarts == 2
+    assert sorted(sink.table()["n"].to_pylist()) == list(range(2000))
+
+
+def test_a_watched_directory(tmp_path: Path) -> None:
+    from penstock.runtime.settings import WorkerSettings
+
+    pipeline, sink = Pipeline("p"), CollectSink()
+    pipeline.source(FileSource(tmp_path, watch=True)).sink(sink)
+    written = 0
+
+    def until() -> bool:
+        nonlocal written
+        if sink.table().num_rows == 10 * written and written < 5:
+            write(tmp_path / f"{written}.parquet", 10 * written, 10)
+            written += 1
+        return written == 5 and sink.table().num_rows >= 50
+
+    result = run(
+        pipeline,
+        parallelism=2,
+        until=until,
+        crash_after_checkpoints=[3],
+        worker_settings=WorkerSettings(source_discovery_ms=5, driver_silence_ms_max=10**6),
+    )
+    assert result.restarts == 1
+    assert sorted(sink.table()["n"].to_pylist()) == list(range(50))
+
+
+def test_another_file_system() -> None:
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/penstock-files/a.jsonl", b'{"n": 1}\n{"n": 2}\n')
+    source = FileSource("memory://penstock-files/*.jsonl", format="jsonl")
+    assert source.splits() == ["a.jsonl"]
+    assert read(source.open("a.jsonl", None), 10) == [1, 2]

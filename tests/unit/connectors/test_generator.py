@@ -1,0 +1,101 @@
+"""The generator: every number once, from any position, at the rate that was asked for."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import END_OF_SPLIT, CollectSink, DataError, GeneratorSource, Pipeline, PipelineError, RestoreError
+from penstock.testing import run
+
+
+def make(start: int, count: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": np.arange(start, start + count)})
+
+
+def read_all(reader: Any, rows_max: int = 1000) -> list[int]:
+    found: list[int] = []
+    while (batch := reader.read(rows_max)) is not END_OF_SPLIT:
+        found += batch.column("n").to_pylist()
+    return found
+
+
+@given(rows=st.integers(0, 200), splits=st.integers(1, 7), rows_max=st.integers(1, 50), cut=st.integers(0, 10))
+def test_every_number_comes_once_through_a_restore(rows: int, splits: int, rows_max: int, cut: int) -> None:
+    source = GeneratorSource(make, rows=rows, splits=splits)
+    found: list[int] = []
+    for split in source.splits():
+        reader = source.open(split, None)
+        for _ in range(cut):
+            batch = reader.read(rows_max)
+            if batch is END_OF_SPLIT:
+                break
+            found += batch.column("n").to_pylist()  # type: ignore[union-attr]
+        found += read_all(source.open(split, reader.offset()), rows_max)
+    assert sorted(found) == list(range(rows))
+
+
+def test_without_an_end_the_numbers_are_dealt_out_in_blocks() -> None:
+    source = GeneratorSource(make, splits=2)
+    blocks = []
+    for split in source.splits():
+        reader = source.open(split, None)
+        blocks += [reader.read(1 << 20), reader.read(1 << 20)]
+    found = np.concatenate([block.column("n").to_numpy() for block in blocks])  # type: ignore[union-attr]
+    assert sorted(found.tolist()) == list(range(4 << 16))
+
+
+def test_the_rate_is_kept() -> None:
+    source = GeneratorSource(make, splits=2, rows_per_second=2000)
+    readers = [source.open(split, None) for split in source.splits()]
+    started, count = time.monotonic(), 0
+    while time.monotonic() < started + 0.2:
+        for reader in readers:
+            batch = reader.read(100)
+            count += 0 if batch is None else batch.num_rows  # type: ignore[union-attr]
+        time.sleep(0.001)
+    assert 200 <= count <= 420
+
+
+def test_a_schema_does_for_a_function() -> None:
+    schema = pa.schema(
+        [("i", pa.int32()), ("b", pa.bool_()), ("f", pa.float32()), ("s", pa.string()), ("t", pa.timestamp("us"))]
+    )
+    source = GeneratorSource(schema, rows=100)
+    whole = source.make(0, 100)
+    assert whole.schema == schema
+    assert whole.slice(40, 10).equals(source.make(40, 10))
+    assert len(set(whole.column("i").to_pylist())) > 50
+
+
+def test_bad_arguments() -> None:
+    for arguments in ({"splits": 0}, {"rows": -1}, {"rows_per_second": 0}):
+        with pytest.raises(PipelineError, match="none may be negative"):
+            GeneratorSource(make, **arguments)  # type: ignore[arg-type]
+    with pytest.raises(PipelineError, match="cannot make the column 'l' of type list"):
+        GeneratorSource(pa.schema([("l", pa.list_(pa.int32()))]))
+
+
+def test_a_function_that_returns_something_else() -> None:
+    reader = GeneratorSource(lambda start, count: make(start, count + 1), rows=10).open("0/1", None)
+    with pytest.raises(DataError, match="asked for a batch of 5 rows, not 6 rows"):
+        reader.read(5)
+
+
+def test_other_splits_than_the_checkpoint_has() -> None:
+    with pytest.raises(RestoreError, match="set splits=4 again"):
+        GeneratorSource(make, rows=10, splits=2).open("0/4", b"3")
+
+
+def test_exactly_once_through_crashes() -> None:
+    pipeline, sink = Pipeline("p"), CollectSink()
+    pipeline.source(GeneratorSource(make, rows=5000, splits=3, rows_per_second=40_000)).sink(sink)
+    result = run(pipeline, parallelism=2, workers=2, crash_after_checkpoints=[1, 3])
+    assert result.restarts == 2
+    assert sorted(sink.table()["n"].to_pylist()) == list(range(5000))

@@ -1,0 +1,147 @@
+"""Console, collect, and the callable sink; and a source and a sink of a user's own."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock import (
+    ABORT,
+    CHECKPOINT,
+    END_OF_SPLIT,
+    CallableSink,
+    CollectSink,
+    Committer,
+    ConsoleSink,
+    ListSource,
+    Pipeline,
+    PipelineError,
+    Sink,
+    SinkWriter,
+    Source,
+    SplitReader,
+)
+from penstock.ids import CheckpointId, Generation
+from penstock.testing import run
+
+ITEMS: list[Any] = [*({"n": n} for n in range(50)), CHECKPOINT, *({"n": n} for n in range(50, 80)), ABORT(), {"n": 80}]
+
+
+def items() -> list[Any]:
+    return [ABORT() if isinstance(item, ABORT) else item for item in ITEMS]
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_collect_is_exactly_once(parallelism: int) -> None:
+    pipeline, sink = Pipeline("p"), CollectSink()
+    pipeline.source(ListSource(items(), splits=2, batch_rows=7)).sink(sink)
+    assert run(pipeline, parallelism=parallelism, workers=2).restarts == 1
+    assert sorted(row["n"] for row in sink.rows()) == list(range(81))
+    assert sink.table().num_rows == sum(batch.num_rows for batch in sink.batches()) == 81
+
+
+def test_collecting_the_same_again_changes_nothing() -> None:
+    sink = CollectSink()
+    writer = pickle.loads(pickle.dumps(sink)).writer(0, Generation(1))
+    writer.write(pa.record_batch({"n": [1]}))
+    committables = writer.prepare()()
+    for _ in range(2):
+        sink.committer().commit(CheckpointId(1), committables)
+    assert sink.rows() == [{"n": 1}]
+    assert CollectSink().rows() == []
+
+
+def test_the_console_shows_the_first_records_and_counts_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = Pipeline("p")
+    pipeline.source(ListSource([{"n": 1, "t": "x"}, {"n": 2, "t": "y"}, {"n": 3, "t": "z"}])).sink(ConsoleSink(rows=2))
+    run(pipeline)
+    assert capsys.readouterr().out == "n=1  t=x\nn=2  t=y\n… and 1 more\n"
+    with pytest.raises(PipelineError):
+        ConsoleSink(rows=-1)
+
+
+def test_a_callable_sink_is_at_least_once() -> None:
+    seen: list[int] = []
+    pipeline = Pipeline("p")
+    pipeline.source(ListSource(items())).sink(CallableSink(lambda batch: seen.extend(batch["n"].to_pylist())))
+    run(pipeline)
+    assert set(seen) == set(range(81))
+    assert len(seen) > 81
+    with pytest.raises(PipelineError):
+        CallableSink(7)  # type: ignore[arg-type]
+
+
+# --- twenty lines each ---
+
+
+class Numbers(Source):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def splits(self) -> Sequence[str]:
+        return ["all"]
+
+    def open(self, split: str, offset: bytes | None) -> SplitReader:
+        return NumbersReader(self.count, int(offset or b"0"))
+
+
+class NumbersReader(SplitReader):
+    def __init__(self, count: int, position: int) -> None:
+        self.count, self.position = count, position
+
+    def read(self, rows_max: int) -> Any:
+        if self.position == self.count:
+            return END_OF_SPLIT
+        self.position += 1
+        return pa.record_batch({"n": [self.position - 1]})
+
+    def offset(self) -> bytes:
+        return str(self.position).encode()
+
+
+class Letters(Sink):
+    """A file for each checkpoint: written under its name plus `.new`, renamed by the commit."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    def writer(self, subtask: int, generation: Generation) -> SinkWriter:
+        return LettersWriter(f"{self.directory}/{generation}-{subtask}")
+
+    def committer(self) -> Committer:
+        return LettersCommitter()
+
+
+class LettersWriter(SinkWriter):
+    def __init__(self, prefix: str) -> None:
+        self.prefix, self.count, self.held = prefix, 0, list[int]()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.held += batch["n"].to_pylist()
+
+    def prepare(self) -> Any:
+        held, self.held, self.count = self.held, [], self.count + 1
+        path = Path(f"{self.prefix}-{self.count}.new")
+        return lambda: [str(path).encode()] if path.write_text(json.dumps(held)) else []
+
+
+class LettersCommitter(Committer):
+    def commit(self, checkpoint: CheckpointId, committables: Sequence[bytes]) -> None:
+        for path in (Path(payload.decode()) for payload in committables):
+            if path.exists():
+                path.rename(path.with_suffix(".json"))
+
+
+def test_a_source_and_a_sink_of_ones_own(tmp_path: Path) -> None:
+    pipeline = Pipeline("p")
+    pipeline.source(Numbers(500)).sink(Letters(str(tmp_path)))
+    result = run(pipeline, crash_after_checkpoints=[1, 2])
+    assert result.restarts == 2
+    found = [n for path in tmp_path.glob("*.json") for n in json.loads(path.read_text())]
+    assert sorted(found) == list(range(500))

@@ -1,0 +1,63 @@
+"""The examples do what their texts say, without Spark."""
+
+from __future__ import annotations
+
+import compileall
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Pipeline
+from penstock.testing import run
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PIPELINES = ("running_totals", "unusual_readings", "word_count")
+
+
+def example(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(EXAMPLES / f"{name}.py"))
+
+
+def test_all_examples_compile() -> None:
+    assert compileall.compile_dir(EXAMPLES, quiet=1, force=True)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_example_says_how_to_run_it_and_has_a_pipeline(name: str) -> None:
+    names = example(name)
+    assert f"penstock run examples/{name}.py:pipeline --checkpoints " in names["__doc__"]
+    found = names["pipeline"]
+    assert isinstance(found if isinstance(found, Pipeline) else found(), Pipeline)
+
+
+def test_the_totals_are_those_of_all_orders_whatever_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    names = example("running_totals")
+    result = run(names["totals"](rows=5_000, rows_per_second=None), parallelism=2, crash_after_checkpoints=1)
+    assert result.restarts == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("customer=") for line in lines)
+
+
+def test_the_words_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORD_COUNT_OUTPUT", str(tmp_path))
+    names = example("word_count")
+    run(names["pipeline"](), parallelism=2)
+    counts: dict[str, int] = {}
+    for file in tmp_path.glob("*.jsonl"):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            counts[row["word"]] = max(row["count"], counts.get(row["word"], 0))
+    words = [word for line in names["LINES"] for word in line.split()]
+    assert counts == {word: words.count(word) for word in words}
+
+
+def test_the_readings_that_jump_are_found(capsys: pytest.CaptureFixture[str]) -> None:
+    names = example("unusual_readings")
+    jump = names["JUMP_EVERY"]
+    run(names["jumps"](rows=3 * jump, rows_per_second=None), parallelism=2)
+    lines = capsys.readouterr().out.splitlines()
+    expected = [f"sensor={(n * jump - 1) % names['SENSORS']}" for n in (1, 2, 3)]
+    assert sorted(line.split()[0] for line in lines) == sorted(expected)

@@ -1,0 +1,113 @@
+"""`penstock.testing.run`: bounded and unbounded pipelines, resuming, planned crashes, errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock import (
+    ABORT,
+    CHECKPOINT,
+    CollectSink,
+    GeneratorSource,
+    ListSource,
+    NoReadableCheckpoint,
+    Pipeline,
+    UserCodeError,
+)
+from penstock.connectors.memory import Aborted
+from penstock.testing import run
+
+
+def make(start: int, count: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": np.arange(start, start + count)})
+
+
+def sums(source: Any, sink: CollectSink) -> Pipeline:
+    stream = Pipeline("sums").source(source, name="in").with_column("k", lambda b: pa.array(np.asarray(b["n"]) % 10))
+    return stream.key_by("k").sum("n", name="sum").sink(sink, name="out")
+
+
+def newest(sink: CollectSink) -> dict[int, int]:
+    return {row["k"]: row["n"] for row in sink.rows()}
+
+
+def test_a_bounded_pipeline_ends_by_itself() -> None:
+    sink = CollectSink()
+    result = run(sums(GeneratorSource(make, rows=1000), sink))
+    assert newest(sink) == {k: sum(range(k, 1000, 10)) for k in range(10)}
+    assert result.checkpoints >= 1
+    assert result.restarts == 0
+
+
+@pytest.mark.parametrize(("parallelism", "workers"), [(1, None), (2, 1), (3, 2), (5, 5)])
+def test_planned_crashes_change_nothing(parallelism: int, workers: int | None) -> None:
+    sink = CollectSink()
+    source = GeneratorSource(make, rows=3000, splits=3, rows_per_second=50_000)
+    result = run(sums(source, sink), parallelism=parallelism, workers=workers, crash_after_checkpoints=[1, 2, 3])
+    assert newest(sink) == {k: sum(range(k, 3000, 10)) for k in range(10)}
+    assert result.restarts == len(result.failures) == 3
+
+
+def test_an_unbounded_pipeline_is_drained_and_resumed_at_another_parallelism(tmp_path: Path) -> None:
+    sink = CollectSink()
+
+    def described() -> Pipeline:
+        source = GeneratorSource(make, splits=2, rows_per_second=100_000)
+        return Pipeline("p").source(source).map(lambda batch: batch).sink(sink)
+
+    run(described(), until=lambda: sink.table().num_rows > 50, store=tmp_path)
+    first = sink.table().num_rows
+    run(described(), until=lambda: sink.table().num_rows > 3 * first, store=str(tmp_path), parallelism=3)
+    numbers = sorted(sink.table()["n"].to_pylist())
+    splits = [[n for n in numbers if n < 1 << 16], [n - (1 << 16) for n in numbers if n >= 1 << 16]]
+    assert splits == [list(range(len(split))) for split in splits]
+
+
+def test_a_finished_pipeline_that_is_run_again_does_nothing() -> None:
+    sink = CollectSink()
+    source = GeneratorSource(make, rows=100)
+    store = run(sums(source, sink)).store
+    before = sink.rows()
+    run(sums(source, sink), store=store)
+    assert sink.rows() == before
+
+
+def test_the_error_of_the_pipeline_is_raised_as_it_is() -> None:
+    def broken(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("always")
+
+    pipeline = Pipeline("p")
+    pipeline.source(GeneratorSource(make, rows=10)).map(broken, name="broken").sink(CollectSink())
+    with pytest.raises(UserCodeError, match=r"operator 'broken'.*ValueError: always") as caught:
+        run(pipeline, restarts=2)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_restarts_are_counted_and_bounded() -> None:
+    items: list[Any] = [{"n": 1}, CHECKPOINT, ABORT(), ABORT(), {"n": 2}]
+    sink = CollectSink()
+    with pytest.raises(Aborted):
+        run(Pipeline("p").source(ListSource(items)).sink(sink), restarts=1)
+    sink = CollectSink()
+    items = [{"n": 1}, CHECKPOINT, ABORT(), ABORT(), {"n": 2}]
+    result = run(Pipeline("p").source(ListSource(items)).sink(sink), restarts=2)
+    assert result.restarts == 2
+    assert sink.rows() == [{"n": 1}, {"n": 2}]
+
+
+def test_a_pipeline_that_does_not_end_is_told_so() -> None:
+    with pytest.raises(TimeoutError, match=r"not come to its end within 0.1 s: .* needs until="):
+        run(sums(GeneratorSource(make, rows_per_second=10), CollectSink()), seconds=0.1)
+
+
+def test_checkpoints_of_another_pipeline_are_refused() -> None:
+    store = run(sums(GeneratorSource(make, rows=100), CollectSink())).store
+    other = Pipeline("other")
+    other.source(ListSource([{"n": 1}])).sink(CollectSink())
+    with pytest.raises(NoReadableCheckpoint):
+        run(other, store=store)
