@@ -197,9 +197,8 @@ class Coordinator:
     def _log_attempt(self, record: AttemptRecord) -> None:
         what = f"pipeline {self._plan.name}, generation {self.generation}: checkpoint {record.checkpoint}"
         if record.reason is not None:
-            _log.warning(
-                "%s declined after %d ms: %s (%s)", what, record.duration_ms, record.reason.value, record.detail
-            )
+            why = f"{record.reason.value} ({record.detail})"
+            _log.warning("%s declined after %d ms: %s", what, record.duration_ms, why)
             return
         kind = "unaligned" if record.is_unaligned else "aligned"
         sizes = f"{record.state_bytes} bytes of state, {record.inflight_bytes} in flight"

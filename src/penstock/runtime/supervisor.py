@@ -153,6 +153,7 @@ class Supervisor:
         if isinstance(claimed, Exception):
             self._failed(claimed)
             return
+        self._log_start(claimed)
         self.phase = Phase.RUNNING
         self.coordinator = Coordinator(
             self._plan,
@@ -175,9 +176,8 @@ class Supervisor:
 
     def _log_start(self, claimed: Claimed) -> None:
         for skipped in claimed.skipped:
-            _log.warning(
-                "pipeline %s: checkpoint %d passed over: %s", self._plan.name, skipped.checkpoint, skipped.reason
-            )
+            what = f"checkpoint {skipped.checkpoint} passed over: {skipped.reason}"
+            _log.warning("pipeline %s: %s", self._plan.name, what)
         start = "from nothing" if claimed.manifest is None else f"from checkpoint {claimed.manifest.checkpoint}"
         _log.info("pipeline %s: generation %d starts %s", self._plan.name, claimed.generation, start)
 
