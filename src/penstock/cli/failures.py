@@ -23,7 +23,6 @@ from penstock.errors import (
     PipelineError,
     ProtocolViolation,
     RestoreError,
-    StorageError,
     UserCodeError,
 )
 
@@ -37,7 +36,6 @@ _ADVICE: dict[type[Exception], str] = {
     DataError: "Mend the data or the schema and run the same command again: it goes on from the last checkpoint.",
     PipelineError: "Nothing was started.",
     RestoreError: "See what there is with `penstock checkpoints verify DIR`; start from another one with --restore.",
-    StorageError: "Nothing that is in a checkpoint is lost by this.",
     ProtocolViolation: "This is a defect of Penstock: please report it with the text above.",
 }
 

@@ -115,9 +115,9 @@ def _attribute(module: ModuleType, name: str) -> Any:
         return getattr(module, name)
     except AttributeError:
         pass
+    near = difflib.get_close_matches(name, vars(module), 1)
     pipelines = [found for found, value in vars(module).items() if isinstance(value, Pipeline)]
-    near = pipelines or difflib.get_close_matches(name, vars(module), 3)
-    hint = f": did you mean {' or '.join(near)}?" if near else ", nor any other pipeline"
+    hint = f": did you mean {near[0]}?" if near else f": its pipelines are {', '.join(pipelines) or 'none'}"
     raise _wrong(f"module {module.__name__!r} has no {name!r}{hint}")
 
 

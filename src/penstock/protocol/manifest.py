@@ -125,7 +125,7 @@ class Figures:
     """What users look for when a checkpoint is slow or large."""
 
     start_delay_ms: int = 0
-    """From the trigger until the subtask heard of the checkpoint."""
+    """How old the barrier was when the subtask heard of the checkpoint first: 0 if from the coordinator itself."""
     alignment_ms: int = 0
     """From then until its snapshot."""
     synchronous_ms: int = 0
@@ -160,7 +160,7 @@ class OperatorShape:
     chain: OperatorName
     parallelism: int
     key: tuple[str, ...] = ()
-    """Columns, with their Arrow types, of its keyed input; empty if it has none."""
+    """Columns of its keyed input; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ def decode_reservation(data: bytes) -> Reservation:
     return _decode_body(envelope, Reservation)
 
 
-_WAY_OUT = "Bring the file back from a copy, or delete it to restore from an older checkpoint."
+_WAY_OUT = "Bring the file back from a copy, or name the checkpoint to start from."
 
 
 def _seal(kind: str, body: bytes) -> bytes:

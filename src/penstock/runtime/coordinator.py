@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TypeAlias, assert_never
 
 from penstock.connectors.sink import Committer
@@ -217,7 +218,8 @@ class Coordinator:
             case ReserveId(checkpoint):
                 self._background.submit(lambda: self._reserve(checkpoint), self._answered)
             case WriteManifest(manifest):
-                self._background.submit(lambda: self._write_manifest(manifest), self._answered)
+                dated = self._dated(manifest)
+                self._background.submit(lambda: self._write_manifest(dated), self._answered)
             case VoidCheckpoint(void):
                 self._background.submit(lambda: self._void(void), self._answered)
             case Commit(permit):
@@ -237,6 +239,15 @@ class Coordinator:
                 self._ended(action)
             case _:
                 assert_never(action)
+
+    def _dated(self, manifest: Manifest) -> Manifest:
+        """With the times that people know: inside, everything goes by this process's monotonic clock."""
+        since_1970_ms = self._clock.wall_ms() - self._clock.now_ms()
+        return replace(
+            manifest,
+            triggered_at_ms=manifest.triggered_at_ms + since_1970_ms,
+            completed_at_ms=manifest.completed_at_ms + since_1970_ms,
+        )
 
     def _tell_all(self, frame: Frame) -> None:
         for worker in range(self._plan.workers):

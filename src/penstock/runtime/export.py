@@ -2,7 +2,7 @@
 
 A checkpoint taken out is complete in itself: its blobs are copied beside its manifest. One brought in, or an older
 one of the same directory, becomes the newest under a new id, so that ids only grow (I5) and every later restart
-finds it. What it had to publish was published in its time: its committables stay behind.
+finds it. What it had to publish and was published stays behind; what was not is published by whoever starts from it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ def export_checkpoint(store: Store, checkpoint: CheckpointId, to: Store) -> None
     for path in sorted(blobs_of(manifest)):
         to.write(path, [store.read(path)])
     to.create(paths.manifest(checkpoint), encode_manifest(manifest))
+    if paths.committed(checkpoint) in store.list(paths.committed(checkpoint)):
+        to.create(paths.committed(checkpoint), b"{}")
 
 
 def import_checkpoint(
@@ -56,9 +58,11 @@ def import_checkpoint(
     for number, path in enumerate(sorted(blobs_of(manifest))):
         moved[path] = f"{paths.blob_prefix(takeover.first)}g{takeover.generation}-imported-{number}-state"
         store.write(moved[path], [source.read(path)])
-    renamed = _renamed(manifest, takeover.first, moved)
+    is_committed = paths.committed(checkpoint) in source.list(paths.committed(checkpoint))
+    renamed = _renamed(manifest, takeover.first, moved, keeps_committables=not is_committed)
     store.create(paths.manifest(takeover.first), encode_manifest(replace(renamed, generation=takeover.generation)))
-    store.create(paths.committed(takeover.first), b"{}")
+    if is_committed:
+        store.create(paths.committed(takeover.first), b"{}")
     return takeover.first
 
 
@@ -72,7 +76,9 @@ def _locate(store: Store, restore: str | int, storage_options: dict[str, object]
     return source, found[-1]
 
 
-def _renamed(manifest: Manifest, checkpoint: CheckpointId, moved: dict[str, str]) -> Manifest:
+def _renamed(
+    manifest: Manifest, checkpoint: CheckpointId, moved: dict[str, str], *, keeps_committables: bool
+) -> Manifest:
     def at(segment: Segment) -> Segment:
         return segment if segment.path is None else replace(segment, path=moved[segment.path])
 
@@ -81,7 +87,7 @@ def _renamed(manifest: Manifest, checkpoint: CheckpointId, moved: dict[str, str]
             report,
             states=tuple(replace(state, segment=at(state.segment)) for state in report.states),
             channels=tuple(replace(channel, segment=at(channel.segment)) for channel in report.channels),
-            committables=(),
+            committables=report.committables if keeps_committables else (),
         )
         for report in manifest.reports
     )

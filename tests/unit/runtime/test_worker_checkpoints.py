@@ -5,16 +5,22 @@ Where a defect of the documents that this goes back to needs queues and files to
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
+from penstock.api.graph import Graph
 from penstock.api.operator import MAX_WATERMARK, Emit
 from penstock.errors import StorageError
-from penstock.ids import CheckpointId
+from penstock.ids import CheckpointId, SubtaskId
+from penstock.plan.physical import plan
 from penstock.protocol.barrier import BarrierFlag
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Committable, Cut, Manifest, Partitioning, Side, SubtaskReport
 from penstock.runtime.channel_state import decode_batches, decode_items
+from penstock.runtime.context import Piece
 from penstock.runtime.frames import (
     AcknowledgeFrame,
     BarrierFrame,
@@ -26,6 +32,7 @@ from penstock.runtime.frames import (
     WatermarkFrame,
 )
 from penstock.runtime.items import BatchItem
+from penstock.runtime.restore import Restored, restore
 from penstock.storage.blob import read_segment
 from penstock.storage.memory import MemoryStore
 from tests.unit.runtime.fake_ports import (
@@ -246,6 +253,16 @@ class TestUnaligned:
         bench.barrier(RIGHT, unaligned(2))
         assert in_flight(bench, reports(bench)[2]) == {LEFT_IN: [[1]]}
 
+    def test_a_barrier_that_turned_unaligned_upstream_passes_the_records_that_wait_here(self) -> None:
+        bench = Bench(join(Seen())).started()
+        bench.trigger(barrier(1, timeout_ms=10_000))
+        bench.batch(LEFT, 1)
+        bench.barrier(LEFT, barrier(1, timeout_ms=10_000).overtaking())
+        assert forwarded(bench) == [(1, True)]
+        bench.barrier(RIGHT, barrier(1, timeout_ms=10_000))
+        report = reports(bench)[1]
+        assert (report.cut, in_flight(bench, report)) == (Cut.OVERTAKEN, {LEFT_IN: [[1]]})
+
     def test_a_barrier_that_waits_in_a_full_queue_past_the_timeout_turns_unaligned_there(self) -> None:
         bench = Bench(join(Seen()), window_bytes=ROW, output_bytes_max=10 * ROW).started()
         for number in range(3):
@@ -310,6 +327,28 @@ class TestUnaligned:
         for _ in range(2):
             bench.worker.deliver(CreditFrame(GENERATION, bench.channel(MAP, WRITE), ROW))
         assert len(bench.transport.of(EndFrame)) == 1
+
+    def test_an_aligned_barrier_leaves_in_front_of_an_end_that_waits_for_credit(self) -> None:
+        bench = Bench(join(Seen()), window_bytes=ROW, output_bytes_max=10 * ROW).started()
+        for number in range(2):
+            bench.batch(LEFT, number, cost=0)
+        bench.end(LEFT)
+        bench.end(RIGHT)
+        bench.work()
+        bench.trigger(barrier(1))
+        assert reports(bench) == {}
+        bench.worker.deliver(CreditFrame(GENERATION, bench.channel(MAP, WRITE), ROW))
+        sent = [type(frame) for _, frame in bench.transport.sent if isinstance(frame, BarrierFrame | EndFrame)]
+        assert sent == [BarrierFrame, EndFrame]
+        assert list(reports(bench)) == [1]
+
+    def test_nothing_is_forwarded_behind_an_end_and_the_checkpoint_is_acknowledged_all_the_same(self) -> None:
+        bench = Bench(join(Seen())).started()
+        bench.end(LEFT)
+        bench.end(RIGHT)
+        bench.work()
+        bench.trigger(unaligned(1))
+        assert (forwarded(bench), list(reports(bench))) == ([], [1])
 
 
 class TestBounds:
@@ -395,6 +434,10 @@ class TestBounds:
             bench.barrier(sender, unaligned(1))
         bench.pass_time(500)
         assert (reasons(bench), list(reports(bench))) == ([], [1])
+
+
+def _broken(segment_bytes: int) -> Callable[[], list[Piece]]:
+    raise ValueError("no snapshot")
 
 
 class FailingStore(MemoryStore):
@@ -504,6 +547,18 @@ class TestFailures:
         self.aligned(bench, 2)
         assert in_state(bench, reports(bench)[2]) == [1]
         assert reasons(bench) == [(1, DeclineReason.SUBTASK_NOT_READY)]
+
+    def test_a_snapshot_that_fails_with_full_queues_captures_for_nobody(self) -> None:
+        bench = Bench(join(Seen()), window_bytes=ROW, output_bytes_max=10 * ROW).started()
+        for number in range(3):
+            bench.batch(LEFT, number, cost=0)
+        bench.work()
+        bench.subtask.chain.snapshot = _broken  # type: ignore[method-assign]
+        bench.trigger(unaligned(1))
+        assert reasons(bench) == [(1, DeclineReason.SNAPSHOT_FAILED)]
+        assert forwarded(bench) == [(1, True)], "those downstream must not wait for it"
+        assert not bench.subtask.participation.has_pending
+        assert (bench.worker.captured_bytes, reports(bench)) == (0, {})
 
     def test_a_cancelled_alignment_frees_its_channels(self) -> None:
         seen = Seen()
@@ -727,21 +782,15 @@ class TestRestoring:
         taken = []
         for index in range(3):
             graph = join(Seen(), Partitioning.HASH)
-            wider = tuple(
-                node if node.name != MAP else type(node)(MAP, operator=Seen, parallelism=3) for node in graph.nodes
-            )
-            taken.append(restored_rows(type(graph)(graph.name, wider, graph.links), manifest, first.store, index))
+            nodes = tuple(replace(node, parallelism=3) if node.name == MAP else node for node in graph.nodes)
+            wider = plan(Graph(graph.name, nodes, graph.links), 1, workers=2)
+            taken.append(recovered(restore(first.store, manifest, wider, SubtaskId(MAP, index))))
         owned = {number for part in taken for number in part}
         assert sum(map(len, taken)) == len(owned)
         assert taken[0] == [], "the lower third of the key groups never belonged to this receiver"
 
 
-def restored_rows(graph: object, manifest: Manifest, store: MemoryStore, index: int) -> list[int]:
-    from penstock.ids import SubtaskId
-    from penstock.plan.physical import plan
-    from penstock.runtime.restore import restore
-
-    restored = restore(store, manifest, plan(graph, 1, workers=2), SubtaskId(MAP, index))  # type: ignore[arg-type]
+def recovered(restored: Restored) -> list[int]:
     items = [item for channel in restored.channels.values() for item in channel]
     return values([item.batch for item in items if isinstance(item, BatchItem)])
 
