@@ -22,7 +22,7 @@ def orders(start: int, count: int) -> pa.RecordBatch:
     return pa.record_batch({"customer": numbers * 7919 % CUSTOMERS, "amount": numbers % 50 + 1})
 
 
-def totals(rows: int | None = None, rows_per_second: float | None = 20_000) -> Pipeline:
+def totals(rows: int | None = None, rows_per_second: float | None = 1_000) -> Pipeline:
     """The pipeline; with `rows` it ends after so many orders."""
     pipeline = Pipeline("running totals")
     (

@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock import ConsoleSink, GeneratorSource, KeyedContext, KeyedFunction, Pipeline
 
 SENSORS = 20
-JUMP_EVERY = 9_973
+JUMP_EVERY = 1_999
 
 
 def readings(start: int, count: int) -> pa.RecordBatch:
@@ -42,7 +42,7 @@ class Jumps(KeyedFunction):
         self.mean.update((mean, count))
 
 
-def jumps(rows: int | None = None, rows_per_second: float | None = 5_000) -> Pipeline:
+def jumps(rows: int | None = None, rows_per_second: float | None = 500) -> Pipeline:
     """The pipeline; with `rows` it ends after so many readings."""
     pipeline = Pipeline("unusual readings")
     (

@@ -7,6 +7,7 @@ too, which is sound only because the unchanged tree has been through the same se
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.mutants.mutant import Mutant, Stale
+from tests.simulation.scenario import FaultKind, draw
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -113,10 +115,9 @@ def _environment(tree: Path) -> dict[str, str]:
 # --- runs ---
 
 
-def simulate(tree: Path, first: int, seeds: int, only: str | None) -> BySimulator | Unusable | None:
+def simulate(tree: Path, seeds: Sequence[int], only: str | None = None) -> BySimulator | Unusable | None:
     """Run seeds until one has a violation or does not end; None if all of them pass."""
-    command = [sys.executable, "-m", "tests.mutants.trial", "--first", str(first), "--seeds", str(seeds)]
-    command += ["--only", only] if only else []
+    command = [sys.executable, "-m", "tests.mutants.trial", *(["--only", only] if only else []), *map(str, seeds)]
     trial = _Trial(command, tree)
     found = None
     tried = 0
@@ -129,12 +130,12 @@ def simulate(tree: Path, first: int, seeds: int, only: str | None) -> BySimulato
                 tried += 1
                 if found["violation"] is not None:
                     return BySimulator(found["seed"], tried, found["violation"])
-    if trial.is_late:
-        return BySimulator(first + tried, tried + 1, f"timeout: the seed did not end within {SEED_S_MAX} s")
     if found is None:
         return Unusable(f"the mutated code cannot be imported: {_last_line(trial.errors)}")
+    if trial.is_late:
+        return BySimulator(seeds[tried], tried + 1, f"timeout: the seed did not end within {SEED_S_MAX} s")
     if trial.failed:
-        return BySimulator(first + tried, tried + 1, f"the process ended: {_last_line(trial.errors)}")
+        return BySimulator(seeds[tried], tried + 1, f"the process ended: {_last_line(trial.errors)}")
     return None
 
 
@@ -274,24 +275,25 @@ class Harness:
 
         Raises `BaselineFailed`.
         """
-        chunks = [chunk for only, seeds in self._plans(mutants).items() for chunk in _chunks(only, seeds, self._jobs)]
-        with _pool(self._jobs) as pool:
-            for only, first, found in pool.map(
-                lambda chunk: (*chunk[:2], simulate(self._pristine, *_swap(chunk))), chunks
-            ):
-                if found is not None:
-                    where = f" of {only}" if only else ""
-                    raise BaselineFailed(f"without any mutant, from seed {first}{where} on: {found}")
-        return sum(seeds for _, _, seeds in chunks)
-
-    def _plans(self, mutants: Iterable[Mutant]) -> dict[str | None, set[int]]:
         plans: dict[str | None, set[int]] = {}
         for mutant in mutants:
-            plans.setdefault(mutant.only, set()).update(range(mutant.first, mutant.first + self._seeds_of(mutant)))
-        return plans
+            plans.setdefault(mutant.only, set()).update(self._seeds_of(mutant))
+        shares = [(only, sorted(seeds)[job :: self._jobs]) for only, seeds in plans.items() for job in range(self._jobs)]
+        with _pool(self._jobs) as pool:
+            for found in pool.map(self._check_share, shares):
+                if found is not None:
+                    raise BaselineFailed(f"the unchanged tree is {found}")
+        return sum(len(seeds) for _, seeds in shares)
 
-    def _seeds_of(self, mutant: Mutant) -> int:
-        return self._seeds if mutant.seeds is None else min(mutant.seeds, self._seeds)
+    def _check_share(self, share: tuple[str | None, list[int]]) -> BySimulator | Unusable | None:
+        only, seeds = share
+        return simulate(self._pristine, seeds, only) if seeds else None
+
+    def _seeds_of(self, mutant: Mutant) -> list[int]:
+        wanted = self._seeds if mutant.seeds is None else min(mutant.seeds, self._seeds)
+        if mutant.fault is None:
+            return list(range(mutant.first, mutant.first + wanted))
+        return list(itertools.islice(_with_fault(mutant.fault, mutant.first, mutant.only), wanted))
 
     def judge_all(self, mutants: Iterable[Mutant]) -> Iterator[tuple[Mutant, Verdict]]:
         """The verdicts in the order of the mutants, each as soon as it and all before it are known."""
@@ -305,8 +307,8 @@ class Harness:
             except Stale as stale:
                 return Unusable(str(stale))
             seeds = self._seeds_of(mutant)
-            found = simulate(tree, mutant.first, seeds, mutant.only) if seeds else None
-            return found or self._judge_by_tests(tree, mutant.tests)
+            found = simulate(tree, seeds, mutant.only) if seeds else None
+            return found or self._judge_by_tests(tree, mutant.tests or tests_of(tree, mutant.file))
 
     def _judge_by_tests(self, tree: Path, tests: tuple[str, ...]) -> Verdict:
         """A test that fails has caught the mutant if it fails again, and passes without the mutant."""
@@ -321,22 +323,14 @@ class Harness:
         return Unusable(f"tests fail with or without the mutant, or by chance: {', '.join(doubtful)}")
 
 
-Chunk = tuple[str | None, int, int]
-"""Topology, first seed, number of seeds."""
+def _with_fault(fault: FaultKind, first: int, only: str | None) -> Iterator[int]:
+    """The seeds from `first` on in which this fault is planned."""
+    return (seed for seed in itertools.count(first) if any(each.kind is fault for each in draw(seed, only).faults))
 
 
-def _chunks(only: str | None, seeds: set[int], jobs: int) -> Iterator[Chunk]:
-    """Consecutive seeds, cut so that every process gets a share."""
-    ordered = sorted(seeds)
-    share = max(1, -(-len(ordered) // jobs))
-    begin = 0
-    for position in range(1, len(ordered) + 1):
-        is_last = position == len(ordered)
-        if is_last or ordered[position] != ordered[position - 1] + 1 or position - begin >= share:
-            yield only, ordered[begin], position - begin
-            begin = position
-
-
-def _swap(chunk: Chunk) -> tuple[int, int, str | None]:
-    only, first, seeds = chunk
-    return first, seeds, only
+def tests_of(tree: Path, file: str) -> tuple[str, ...]:
+    """The unit tests of one file of the package; of its whole layer if it has none of its own."""
+    layer, name = Path(file).parts[0], Path(file).stem
+    directory = tree / "tests/unit" / layer
+    found = sorted(directory.glob(f"test_{name}*.py")) + sorted(directory.glob("test_worker*.py"))
+    return tuple(str(path.relative_to(tree)) for path in found) or (f"tests/unit/{layer}",)

@@ -5,15 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.simulation.scenario import FaultKind
+
 PACKAGE = Path("src/penstock")
-
-PROTOCOL = "tests/unit/protocol"
-RUNTIME = "tests/unit/runtime"
-STORAGE = "tests/unit/storage"
-PLAN = "tests/unit/plan"
-
-EVERYTHING = (PROTOCOL, RUNTIME)
-"""The tests that judge a mutant which names none."""
 
 OWN = "own"
 
@@ -38,12 +32,14 @@ class Mutant:
     """What it breaks, so that somebody must notice."""
     only: str | None = None
     """The topology that shows it best; None to draw one from each seed."""
+    fault: FaultKind | None = None
+    """The fault without which it cannot be seen: only seeds that have it are tried."""
     first: int = 0
     """The first seed that is tried."""
     seeds: int | None = None
     """How many are tried at most, if not as many as usual; 0 where the simulator cannot see it."""
-    tests: tuple[str, ...] = EVERYTHING
-    """What is run if the simulator sees nothing."""
+    tests: tuple[str, ...] = ()
+    """What is run if the simulator sees nothing; by default the unit tests of the file."""
 
     def apply(self, root: Path) -> None:
         """Plant the defect in the tree below `root`. Raises `Stale`."""

@@ -30,12 +30,11 @@ def violation_of(seed: int, only: str | None) -> str | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.trial", description=__doc__)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only")
+    parser.add_argument("seeds", type=int, nargs="+")
     arguments = parser.parse_args()
     print(json.dumps({"started": str(Path(penstock.__file__).parents[2])}), flush=True)
-    for seed in range(arguments.first, arguments.first + arguments.seeds):
+    for seed in arguments.seeds:
         violation = violation_of(seed, arguments.only)
         print(json.dumps({"seed": seed, "violation": violation}), flush=True)
         if violation is not None:

@@ -19,6 +19,7 @@ from penstock.cli.readings import Reading, declined_text, first_line, plain_line
 from penstock.protocol.history import AttemptRecord
 
 _LINE_EVERY_S = 2.0
+_WIDTH_MAX = 100
 _PHASE_STYLES = {"running": "green", "failed": "bold red", "finished": "bold green"}
 
 
@@ -73,25 +74,30 @@ class PlainDisplay:
 class LiveDisplay:
     """A panel that is drawn anew several times a second; what sinks print appears above it."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, hint: str = "") -> None:
         self._live = Live(console=console, auto_refresh=False)
         self._console = console
+        self._hint = hint
 
     def open(self) -> None:
         self._live.start()
 
     def show(self, reading: Reading) -> None:
-        self._live.update(panel_of(reading), refresh=True)
+        self._draw(reading, self._hint)
+
+    def _draw(self, reading: Reading, hint: str) -> None:
+        # Room for the ^C that a terminal echoes behind the panel: in the next line it would move everything.
+        self._live.update(panel_of(reading, hint, min(_WIDTH_MAX, self._console.width - 4)), refresh=True)
 
     def say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False)
 
     def close(self, reading: Reading) -> None:
-        self.show(reading)
+        self._draw(reading, "")
         self._live.stop()
 
 
-def panel_of(reading: Reading) -> Panel:
+def panel_of(reading: Reading, hint: str = "", width: int = _WIDTH_MAX) -> Panel:
     """Everything that is known of a running pipeline, on half a screen."""
     status = reading.status
     table = Table.grid(padding=(0, 2))
@@ -103,13 +109,16 @@ def panel_of(reading: Reading) -> Panel:
     bar = ProgressBar(total=100, completed=status.backpressure_percent, width=24, complete_style="yellow")
     table.add_row("backpressure", f"{status.backpressure_percent}%", bar)
     table.add_row("checkpoint", *_checkpoint(reading.completed))
+    table.add_row("restarts", str(status.restarts))
     for label, text in _troubles(reading):
         table.add_row(label, "", Text(text, style="red"))
     title = Text.assemble(
         (status.name, "bold"), "  ", (reading.phase, _PHASE_STYLES.get(reading.phase, "yellow")), "  "
     ).append(shown_seconds(reading.elapsed_s), style="dim")
-    subtitle = Text("Ctrl-C stops with a savepoint, twice at once", style="dim")
-    return Panel(table, title=title, title_align="left", subtitle=subtitle, subtitle_align="left", box=box.ROUNDED)
+    subtitle = Text(hint, style="dim") if hint else None
+    return Panel(
+        table, title=title, title_align="left", subtitle=subtitle, subtitle_align="left", box=box.ROUNDED, width=width
+    )
 
 
 def _checkpoint(record: AttemptRecord | None) -> tuple[str, str]:
@@ -122,7 +131,6 @@ def _checkpoint(record: AttemptRecord | None) -> tuple[str, str]:
 
 def _troubles(reading: Reading) -> Iterator[tuple[str, str]]:
     status = reading.status
-    yield "restarts", str(status.restarts) if status.restarts else ""
     if reading.declined is not None:
         yield "declined", declined_text(reading.declined)
     if status.last_error is not None:

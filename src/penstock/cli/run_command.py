@@ -76,8 +76,8 @@ def run(
         chosen = master or conf_given.get("spark.master", MASTER_DEFAULT)
         properties = properties_for(loaded.pipeline.name, chosen, loaded.directories, conf_given, verbose=verbose)
         start = options | {"parallelism": parallelism, "workers": workers, "restore": restore}
+        typer.echo(f"starting Spark ({chosen}) for pipeline '{loaded.pipeline.name}', checkpoints in {place}")
         with _session(properties, loaded, verbose) as spark:
-            typer.echo(f"pipeline '{loaded.pipeline.name}' on {chosen}, checkpoints in {place}")
             typer.echo(_run(loaded, spark, place, start, seconds, drain_on_interrupt))
 
 
@@ -85,14 +85,15 @@ def _run(
     loaded: Loaded, spark: SparkSession, place: str, start: dict[str, Any], seconds: float | None, drain: bool
 ) -> str:
     job = loaded.pipeline.start(spark, place, **start)
-    watch = Watch(job, _display(), limit_s=seconds, drain=drain)
+    watch = Watch(job, _display(drain), limit_s=seconds, drain=drain)
     with signals_to(watch.interrupt):
         return watch.run()
 
 
-def _display() -> Display:
+def _display(drain: bool) -> Display:
     console = Console()
-    return LiveDisplay(console) if console.is_terminal else PlainDisplay()
+    hint = "Ctrl-C stops with a savepoint, twice at once" if drain else "Ctrl-C stops at once"
+    return LiveDisplay(console, hint) if console.is_terminal else PlainDisplay()
 
 
 @contextlib.contextmanager

@@ -69,6 +69,17 @@ class SupervisorSettings:
     """So long a worker may take to be heard of for the first time."""
 
 
+@dataclass(slots=True, eq=False)
+class _Request:
+    """Somebody waits for a checkpoint."""
+
+    kind: RequestKind
+    answer: Callable[[RequestResult], None]
+    path: str | None
+    is_passed_on: bool = False
+    """Whether the coordinator of the current attempt knows of it."""
+
+
 class Supervisor:
     """Runs one pipeline. Driven from outside like a worker: `deliver`, `timers`, and reports of the gang."""
 
@@ -100,6 +111,7 @@ class Supervisor:
         self.restarts = 0
         self._generation: Generation | None = None
         self._history: tuple[AttemptRecord, ...] = ()
+        self._requests: list[_Request] = []
         self._failures_at_ms: tuple[int, ...] = ()
         self._heard_at_ms: dict[WorkerId, int] = {}
 
@@ -172,6 +184,7 @@ class Supervisor:
         first_word_by = now + self._settings.start_ms_max - self._settings.silence_ms_max
         self._heard_at_ms = {WorkerId(worker): first_word_by for worker in range(self._plan.workers)}
         self._gang.launch(claimed.generation, self._plan, claimed.manifest)
+        self._pass_on_requests()
         self._watch(claimed.generation)
 
     def _log_start(self, claimed: Claimed) -> None:
@@ -225,6 +238,7 @@ class Supervisor:
             case Finish():
                 self._end_attempt()
                 self.phase = Phase.FINISHED
+                self._decline_requests("the pipeline has finished")
             case StopFenced(reason):
                 self._give_up(FencedError(reason))
             case FailJob(reason):
@@ -235,17 +249,45 @@ class Supervisor:
     # --- requests of the user ---
 
     def request(self, kind: RequestKind, answer: Callable[[RequestResult], None], path: str | None = None) -> None:
-        """Ask for a checkpoint, a savepoint or a drain; answered with a reason where that cannot be now."""
-        if self.coordinator is None or self.phase is not Phase.RUNNING:
-            answer(RequestDeclined(DeclineReason.SUBTASK_NOT_READY, f"the pipeline is {self.phase.value}"))
+        """Ask for a checkpoint, a savepoint or a drain. One that comes between two attempts waits for the next one.
+
+        It is answered in any case: an attempt that fails takes its requests with it, and says so.
+        """
+        if self.has_ended:
+            answer(RequestDeclined(DeclineReason.DRAINED, f"the pipeline has {self.phase.value}"))
             return
-        self.coordinator.request(kind, answer, path)
+        request = _Request(kind, answer, path)
+        self._requests.append(request)
+        self._pass_on_requests()
+
+    def _pass_on_requests(self) -> None:
+        if self.coordinator is None or self.phase is not Phase.RUNNING:
+            return
+        for request in [request for request in self._requests if not request.is_passed_on]:
+            request.is_passed_on = True
+            self.coordinator.request(request.kind, self._answering(request), request.path)
+
+    def _answering(self, request: _Request) -> Callable[[RequestResult], None]:
+        def answer(result: RequestResult) -> None:
+            # An attempt that ended may have been answered for already.
+            if request in self._requests:
+                self._requests.remove(request)
+                request.answer(result)
+
+        return answer
+
+    def _decline_requests(self, detail: str) -> None:
+        """Answer those who would wait for ever: all at the end, else those that the failed attempt had in hand."""
+        for request in [request for request in self._requests if request.is_passed_on or self.has_ended]:
+            self._requests.remove(request)
+            request.answer(RequestDeclined(DeclineReason.CANCELLED, detail))
 
     def stop(self) -> None:
         """End the pipeline where it is, without another checkpoint."""
         if not self.has_ended:
             self._end_attempt()
             self.phase = Phase.FINISHED
+            self._decline_requests("the pipeline was stopped")
 
     # --- endings ---
 
@@ -264,6 +306,7 @@ class Supervisor:
                 _log.warning("pipeline %s failed and restarts in %d ms: %s", self._plan.name, delay_ms, error)
                 self.phase = Phase.WAITING
                 self.restarts += 1
+                self._decline_requests(f"the pipeline failed and restarts: {error}")
                 self.timers.after(delay_ms, self.start)
 
     def _give_up(self, error: Exception) -> None:
@@ -271,6 +314,7 @@ class Supervisor:
         self._end_attempt()
         self.error = error
         self.phase = Phase.FAILED
+        self._decline_requests(f"the pipeline has failed: {error}")
 
     def _end_attempt(self) -> None:
         if self.coordinator is None:

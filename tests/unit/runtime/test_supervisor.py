@@ -309,15 +309,37 @@ class TestEnding:
         assert [type(answer) for answer in answers] == [RequestCompleted]
         assert driver.phase is Phase.FINISHED
 
-    def test_a_request_that_cannot_be_now_is_answered_with_the_reason(self) -> None:
+    def test_a_request_that_comes_too_early_waits_for_the_attempt(self) -> None:
         driver = Driver(MemoryStore())
         answers: list[RequestResult] = []
         driver.supervisor.request(RequestKind.CHECKPOINT, answers.append)
-        driver.started().fail()
+        driver.started().ready()
+        driver.pass_time(100)
+        assert answers == []
+        (number,) = driver.triggered()
+        driver.acknowledge(number)
+        assert [type(answer) for answer in answers] == [RequestCompleted]
+
+    def test_an_attempt_that_fails_answers_what_it_had_in_hand_and_no_more(self) -> None:
+        driver = Driver(MemoryStore()).started()
+        answers: list[RequestResult] = []
+        driver.supervisor.request(RequestKind.SAVEPOINT, answers.append)
+        driver.fail()
+        (declined,) = answers
+        assert isinstance(declined, RequestDeclined)
+        assert declined.reason is DeclineReason.CANCELLED and "it broke" in declined.detail
+        driver.supervisor.request(RequestKind.CHECKPOINT, answers.append)
+        assert len(answers) == 1
+
+    def test_after_the_end_every_request_is_declined(self) -> None:
+        driver = Driver(MemoryStore())
+        answers: list[RequestResult] = []
+        driver.supervisor.request(RequestKind.CHECKPOINT, answers.append)
+        driver.supervisor.stop()
         driver.supervisor.request(RequestKind.CHECKPOINT, answers.append)
         assert answers == [
-            RequestDeclined(DeclineReason.SUBTASK_NOT_READY, "the pipeline is claiming"),
-            RequestDeclined(DeclineReason.SUBTASK_NOT_READY, "the pipeline is waiting to restart"),
+            RequestDeclined(DeclineReason.CANCELLED, "the pipeline was stopped"),
+            RequestDeclined(DeclineReason.DRAINED, "the pipeline has finished"),
         ]
 
     @pytest.mark.parametrize("when", ["claiming", "running", "waiting"])
@@ -458,7 +480,7 @@ class TestTwoDrivers:
         assert older.phase is Phase.FAILED
         assert isinstance(older.supervisor.error, FencedError)
         assert older.gang.launched == [(1, None)]
-        assert older.gang.cancelled == [1]
+        assert (older.gang.cancelled, older.supervisor.restarts) == ([1], 0)
         assert newer.phase is Phase.RUNNING
 
     def test_the_older_one_publishes_nothing_of_a_checkpoint_that_it_could_not_complete(self) -> None:
