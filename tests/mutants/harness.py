@@ -278,11 +278,13 @@ class Harness:
         plans: dict[str | None, set[int]] = {}
         for mutant in mutants:
             plans.setdefault(mutant.only, set()).update(self._seeds_of(mutant))
-        shares = [(only, sorted(seeds)[job :: self._jobs]) for only, seeds in plans.items() for job in range(self._jobs)]
+        shares = [
+            (only, sorted(seeds)[job :: self._jobs]) for only, seeds in plans.items() for job in range(self._jobs)
+        ]
         with _pool(self._jobs) as pool:
             for found in pool.map(self._check_share, shares):
                 if found is not None:
-                    raise BaselineFailed(f"the unchanged tree is {found}")
+                    raise BaselineFailed(f"without any mutant: {found}")
         return sum(len(seeds) for _, seeds in shares)
 
     def _check_share(self, share: tuple[str | None, list[int]]) -> BySimulator | Unusable | None:
@@ -328,9 +330,12 @@ def _with_fault(fault: FaultKind, first: int, only: str | None) -> Iterator[int]
     return (seed for seed in itertools.count(first) if any(each.kind is fault for each in draw(seed, only).faults))
 
 
+_OF_THE_RUNTIME = ("channels", "worker", "sink_stage", "source_stage", "supervisor", "takeover", "directory")
+
+
 def tests_of(tree: Path, file: str) -> tuple[str, ...]:
-    """The unit tests of one file of the package; of its whole layer if it has none of its own."""
-    layer, name = Path(file).parts[0], Path(file).stem
-    directory = tree / "tests/unit" / layer
-    found = sorted(directory.glob(f"test_{name}*.py")) + sorted(directory.glob("test_worker*.py"))
-    return tuple(str(path.relative_to(tree)) for path in found) or (f"tests/unit/{layer}",)
+    """The unit tests of one file of the package: those named after it, and in the runtime those of its users."""
+    layer, name = Path(file).parts[0], Path(file).stem.split("_")[0]
+    names = (name, *_OF_THE_RUNTIME) if layer == "runtime" else (name,)
+    found = {path for each in names for path in (tree / "tests/unit" / layer).glob(f"test_{each}*.py")}
+    return tuple(sorted(str(path.relative_to(tree)) for path in found))

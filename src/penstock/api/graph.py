@@ -118,6 +118,8 @@ def _check_links(graph: Graph) -> None:
 
 def _check_shape(graph: Graph) -> None:
     for node in graph.nodes:
+        if sum(part is not None for part in (node.source, node.operator, node.sink)) != 1:
+            raise PipelineError(f"'{node.name}' must be exactly one of source, operator and sink: give it one of them")
         inputs, outputs = graph.into(node.name), graph.out_of(node.name)
         if node.source is not None and inputs:
             raise PipelineError(f"source '{node.name}' has an input: connect that stream to an operator instead")

@@ -33,6 +33,7 @@ class StateAccess:
         self.key_group = -1
         self.watermark: int | None = None
         self.side = 0
+        self._declared: pa.Schema | None = None
 
     @property
     def operator(self) -> str:
@@ -109,6 +110,9 @@ class StateAccess:
             yield key_tuple, cut(whole, start, end)
 
     def _declare(self, schema: pa.Schema) -> None:
+        if self._declared is not None and schema.equals(self._declared):
+            return
+        self._declared = schema
         try:
             self._keyed.declare_key(schema)
         except PipelineError as error:

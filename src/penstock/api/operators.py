@@ -126,7 +126,7 @@ class FilterOperator(FunctionOperator):
             chosen = chosen.combine_chunks()
         elif hasattr(chosen, "to_arrow"):
             chosen = chosen.to_arrow()
-        mask = chosen if isinstance(chosen, pa.Array) else pa.array(np.asarray(chosen))
+        mask = chosen if isinstance(chosen, pa.Array) else pa.array(chosen, from_pandas=True)
         if not pa.types.is_boolean(mask.type) or len(mask) != batch.num_rows:
             raise DataError(
                 f"operator '{self.context.operator}': filter needs a boolean for each of {batch.num_rows} rows, an "

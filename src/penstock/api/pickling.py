@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.errors import PipelineError
+from penstock.errors import PenstockError, PipelineError
 
 _DEPTH_MAX = 5
 
@@ -36,6 +36,8 @@ def check_travels(operator: str, value: Any) -> None:
     error = _failure(value)
     if error is None:
         return
+    if isinstance(error, PenstockError):
+        raise error
     way = ", and in it ".join(_culprit(value, 0, set()))
     raise PipelineError(
         f"operator '{operator}' cannot be sent to the workers: {way or 'it'} cannot be pickled "

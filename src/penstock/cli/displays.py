@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Protocol, TextIO
 
 from rich import box
@@ -98,20 +97,24 @@ class LiveDisplay:
 
 
 def panel_of(reading: Reading, hint: str = "", width: int = _WIDTH_MAX) -> Panel:
-    """Everything that is known of a running pipeline, on half a screen."""
+    """Everything that is known of a running pipeline.
+
+    Always of the same height: what others print meanwhile appears above the panel, and where that is was decided
+    when the panel was drawn before.
+    """
     status = reading.status
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="ellipsis", no_wrap=True)
+    table.add_column(style="dim", no_wrap=True, min_width=12)
+    table.add_column(no_wrap=True, min_width=10)
+    table.add_column(no_wrap=True, overflow="ellipsis")
     table.add_row("in", f"{shown_count(status.rows_in)} rows", f"{shown_count(reading.rows_in_per_s)}/s")
     table.add_row("out", f"{shown_count(status.rows_out)} rows", f"{shown_count(reading.rows_out_per_s)}/s")
     bar = ProgressBar(total=100, completed=status.backpressure_percent, width=24, complete_style="yellow")
     table.add_row("backpressure", f"{status.backpressure_percent}%", bar)
     table.add_row("checkpoint", *_checkpoint(reading.completed))
-    table.add_row("restarts", str(status.restarts))
-    for label, text in _troubles(reading):
-        table.add_row(label, "", Text(text, style="red"))
+    declined = declined_text(reading.declined) if reading.declined is not None else ""
+    table.add_row("", "", Text(declined, style="yellow"))
+    table.add_row("restarts", str(status.restarts), Text(first_line(status.last_error or ""), style="red"))
     title = Text.assemble(
         (status.name, "bold"), "  ", (reading.phase, _PHASE_STYLES.get(reading.phase, "yellow")), "  "
     ).append(shown_seconds(reading.elapsed_s), style="dim")
@@ -127,11 +130,3 @@ def _checkpoint(record: AttemptRecord | None) -> tuple[str, str]:
     how = "unaligned" if record.is_unaligned else "aligned"
     state, inflight = shown_bytes(record.state_bytes), shown_bytes(record.inflight_bytes)
     return f"{record.checkpoint}", f"{shown_ms(record.duration_ms)}  {how}  {state} state  {inflight} in flight"
-
-
-def _troubles(reading: Reading) -> Iterator[tuple[str, str]]:
-    status = reading.status
-    if reading.declined is not None:
-        yield "declined", declined_text(reading.declined)
-    if status.last_error is not None:
-        yield "last error", first_line(status.last_error)

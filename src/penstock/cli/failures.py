@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from penstock.errors import (
     DataError,
@@ -50,13 +51,14 @@ def advice_for(error: BaseException) -> str | None:
 
 def show(error: BaseException, *, verbose: bool = False) -> None:
     """Print an error on standard error."""
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console = Console(stderr=True, highlight=False)
+    # For people lines are broken between words; what a program reads stays as it is.
+    console.soft_wrap = not console.is_terminal
     is_ours = isinstance(error, PenstockError)
     if verbose or not is_ours:
         console.print("".join(traceback.format_exception(error)), markup=False, end="")
     text = str(error) if is_ours else f"{type(error).__name__}: {error}"
-    console.print("error: ", style="bold red", end="")
-    console.print(text, markup=False)
+    console.print(Text.assemble(("error: ", "bold red"), text))
     advice = advice_for(error)
     if advice is not None:
         console.print(advice, markup=False)

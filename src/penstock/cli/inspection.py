@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 from dataclasses import dataclass
 
 from penstock.errors import OptionError, PenstockError
@@ -12,7 +11,7 @@ from penstock.protocol.claims import Void
 from penstock.protocol.manifest import Cut, Manifest, committables_of
 from penstock.runtime.directory import Directory
 from penstock.runtime.export import verify
-from penstock.storage import LocalStore, open_store, paths
+from penstock.storage import open_store, paths
 from penstock.storage.port import Store
 
 
@@ -24,8 +23,6 @@ class Summary:
     manifest: Manifest | None
     damage: str | None
     is_committed: bool
-    written_at: datetime.datetime | None
-    """By the file system; unknown for other stores."""
 
     @property
     def kind(self) -> str:
@@ -34,6 +31,13 @@ class Summary:
         if self.manifest.is_savepoint:
             return "savepoint"
         return "final" if self.manifest.is_final else "checkpoint"
+
+    @property
+    def completed_at(self) -> datetime.datetime | None:
+        """When it was complete, by the clock of its driver, in the time zone of whoever looks."""
+        if self.manifest is None:
+            return None
+        return datetime.datetime.fromtimestamp(self.manifest.completed_at_ms / 1000).astimezone()
 
     @property
     def published(self) -> str:
@@ -61,7 +65,7 @@ def summaries(store: Store) -> list[Summary]:
     directory = Directory(store)
     committed = frozenset(directory.ids(paths.PathKind.COMMITTED))
     found = [
-        _summary(store, directory, checkpoint, checkpoint in committed)
+        _summary(directory, checkpoint, checkpoint in committed)
         for checkpoint in directory.ids(paths.PathKind.MANIFEST)
     ]
     return [summary for summary in found if summary is not None]
@@ -72,7 +76,7 @@ def summary_of(store: Store, checkpoint: CheckpointId) -> Summary:
     directory = Directory(store)
     ids = directory.ids(paths.PathKind.MANIFEST)
     if checkpoint in ids:
-        summary = _summary(store, directory, checkpoint, checkpoint in directory.ids(paths.PathKind.COMMITTED))
+        summary = _summary(directory, checkpoint, checkpoint in directory.ids(paths.PathKind.COMMITTED))
         if summary is not None:
             return summary
         raise OptionError(f"checkpoint {checkpoint} never completed: only the mark is there that its id is used up")
@@ -103,7 +107,7 @@ def is_unaligned(manifest: Manifest) -> bool:
     return any(report.cut is not Cut.ALIGNED for report in manifest.reports)
 
 
-def _summary(store: Store, directory: Directory, checkpoint: CheckpointId, is_committed: bool) -> Summary | None:
+def _summary(directory: Directory, checkpoint: CheckpointId, is_committed: bool) -> Summary | None:
     manifest, damage = None, None
     try:
         found = directory.manifest_or_void(checkpoint)
@@ -113,14 +117,4 @@ def _summary(store: Store, directory: Directory, checkpoint: CheckpointId, is_co
         if found is None or isinstance(found, Void):
             return None
         manifest = found
-    return Summary(checkpoint, manifest, damage, is_committed, _written_at(store, paths.manifest(checkpoint)))
-
-
-def _written_at(store: Store, path: str) -> datetime.datetime | None:
-    # Times in a manifest are those of the driver's own clock, which began with its host.
-    if not isinstance(store, LocalStore):
-        return None
-    try:
-        return datetime.datetime.fromtimestamp(os.stat(store.root / path).st_mtime).astimezone()
-    except OSError:
-        return None
+    return Summary(checkpoint, manifest, damage, is_committed)

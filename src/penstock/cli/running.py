@@ -43,7 +43,6 @@ class Watch:
         self._readings = Readings(job, self._started_at)
         self._interrupts = 0
         self._draining: threading.Thread | None = None
-        self._restarts = 0
         self._refusal: Exception | None = None
         self._is_stopped = False
 
@@ -74,17 +73,11 @@ class Watch:
                 self._stop("stopping")
         elif self._interrupts >= 2:
             self._stop("stopping at once, without a savepoint")
-        elif self._draining is not None and (self._refusal is not None or self._has_restarted):
-            why = self._refusal or "the pipeline failed meanwhile"
-            self._stop(f"no savepoint could be taken ({why}): stopping at once")
-
-    @property
-    def _has_restarted(self) -> bool:
-        return self._job.status.restarts != self._restarts
+        elif self._refusal is not None:
+            self._stop(f"no savepoint could be taken ({self._refusal}): stopping at once")
 
     def _begin_drain(self) -> None:
         self._display.say("stopping with a savepoint (Ctrl-C again: at once)")
-        self._restarts = self._job.status.restarts
         self._draining = threading.Thread(target=self._drained, name="penstock-drain", daemon=True)
         self._draining.start()
 

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 MASTER_DEFAULT = "local[*]"
 
+_TOLD_BY_US = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.api.python",
+)
+
 
 def properties_for(
     name: str, master: str, directories: Sequence[str], conf: Mapping[str, str], *, verbose: bool
@@ -58,8 +64,17 @@ def make_session(
             f"Penstock needs Java 17 or newer (JAVA_HOME is {os.environ.get('JAVA_HOME', 'not set')}), and a master "
             f"that can be reached. What Spark itself has to say stands above."
         ) from error
+    if not verbose:
+        _quieten(session)
     relay.release(show_held=verbose)
     return session
+
+
+def _quieten(session: SparkSession) -> None:
+    """No log of tasks that failed: the pipeline reports each failure itself, in two lines instead of fifty."""
+    log4j = session.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    for logger in _TOLD_BY_US:
+        log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
 
 
 def _python_path(directories: Sequence[str]) -> str:

@@ -43,14 +43,12 @@ def print_table(table: RenderableType) -> None:
 
 def list_table(found: list[Summary]) -> Table:
     table = table_of(
-        ("id", "kind", "pipeline", "generation", "took", "cut", "state", "in flight", "published", "written")
+        ("id", "kind", "pipeline", "generation", "took", "cut", "state", "in flight", "published", "completed")
     )
     for summary in found:
         manifest = summary.manifest
-        written = summary.written_at.strftime("%Y-%m-%d %H:%M:%S") if summary.written_at else "-"
         if manifest is None:
-            blanks = ["-"] * 7
-            table.add_row(str(summary.checkpoint), "damaged", *blanks, written, style="red")
+            table.add_row(str(summary.checkpoint), "damaged", *["-"] * 8, style="red")
             continue
         table.add_row(
             str(summary.checkpoint),
@@ -62,9 +60,13 @@ def list_table(found: list[Summary]) -> Table:
             shown_bytes(state_bytes(manifest)),
             shown_bytes(inflight_bytes(manifest)),
             summary.published,
-            written,
+            _time(summary),
         )
     return table
+
+
+def _time(summary: Summary) -> str:
+    return summary.completed_at.strftime("%Y-%m-%d %H:%M:%S") if summary.completed_at else "-"
 
 
 def summary_value(summary: Summary) -> dict[str, Any]:
@@ -73,7 +75,7 @@ def summary_value(summary: Summary) -> dict[str, Any]:
         "id": summary.checkpoint,
         "kind": summary.kind,
         "is_committed": summary.is_committed,
-        "written_at": summary.written_at.isoformat() if summary.written_at else None,
+        "completed_at": summary.completed_at.isoformat() if summary.completed_at else None,
         "error": summary.damage,
     }
     manifest = summary.manifest
@@ -105,12 +107,11 @@ def detail_of(summary: Summary, manifest: Manifest) -> RenderableType:
 
 def _head(summary: Summary, manifest: Manifest) -> RenderableType:
     table = Table.grid(padding=(0, 2))
-    written = summary.written_at.strftime("%Y-%m-%d %H:%M:%S") if summary.written_at else "-"
     for label, text in (
         (summary.kind, f"{manifest.checkpoint}, of generation {manifest.generation}"),
         ("pipeline", f"{manifest.shape.name}, {manifest.shape.max_parallelism} key groups"),
         ("took", shown_ms(manifest.completed_at_ms - manifest.triggered_at_ms)),
-        ("written", written),
+        ("completed", _time(summary)),
         ("files", f"{len(blobs_of(manifest))} beside the manifest"),
         ("output", f"{len(committables_of(manifest))} parts, published: {summary.published}"),
     ):

@@ -40,7 +40,8 @@ class FileSource(Source):
         FileSource("/data/orders", format="parquet")
         FileSource("s3://bucket/clicks/*.jsonl", format="jsonl", schema=schema, watch=True)
 
-    With `watch` the source never ends and takes up files as they appear. Without a `schema`, Parquet files have their
+    Without `watch` it reads the files that are there when the pipeline is started. With it, the source never ends and
+    takes up files as they appear. Without a `schema`, Parquet files have their
     own, and that of text files is taken from the first megabyte of each: declare it if they may differ.
 
     The traps: a file that is changed or removed while checkpoints point into it breaks exactly-once, or fails the
@@ -64,15 +65,24 @@ class FileSource(Source):
         self.format = format
         self.schema = schema
         self.splits_may_appear = watch
+        self._listing: list[str] | None = None
         self._reading: weakref.WeakSet[_FileReader] = weakref.WeakSet()
 
     def __getstate__(self) -> dict[str, Any]:
+        if not self.splits_may_appear:
+            # The workers must agree on the files, whatever is added while they start: the list travels with the source.
+            self._listing = list(self.splits())
         return {name: value for name, value in vars(self).items() if name != "_reading"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _reading=weakref.WeakSet())
 
     def splits(self) -> Sequence[str]:
+        if self._listing is None or self.splits_may_appear:
+            self._listing = self._list()
+        return self._listing
+
+    def _list(self) -> list[str]:
         place, pattern = _directory_and_pattern(self.path)
         if not self.splits_may_appear and not place.exists():
             raise StorageError(f"FileSource: there is no {self.path}: create it, or say watch=True to wait for it")

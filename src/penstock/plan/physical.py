@@ -8,6 +8,7 @@ same one, channel numbers included.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -200,10 +201,18 @@ def _check_forward(graph: Graph, link: Link, parallelism: int) -> None:
 
 
 def _is_aligned_only(inputs: list[Link], nodes: list[Node]) -> bool:
-    required = any(
-        node.requires_alignment or (node.sink is not None and node.sink.requires_alignment) for node in nodes
-    )
+    required = any(node.requires_alignment or _asks_for_alignment(node) for node in nodes)
     return required or any(link.partitioning in _NEVER_OVERTAKEN for link in inputs)
+
+
+def _asks_for_alignment(node: Node) -> bool:
+    """Whether the sink, or the class of the operator, says so. A factory that hides its class must say it in the node."""
+    if node.sink is not None:
+        return node.sink.requires_alignment
+    factory = node.operator
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    return isinstance(factory, type) and bool(getattr(factory, "requires_alignment", False))
 
 
 def _channels(edges: tuple[Edge, ...], chains: dict[OperatorName, Chain]) -> tuple[Channel, ...]:

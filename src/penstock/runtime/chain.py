@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -41,20 +43,31 @@ class OperatorChain:
             if node.source is not None:
                 self.source = SourceStage(node.name, node.source, subtask.index, self.chain.parallelism)
                 continue
-            if node.sink is not None:
-                self.sink = SinkStage(node.name, node.sink, subtask.index, services.generation)
-                operator: Operator = self.sink
-            else:
-                assert node.operator is not None
-                operator = node.operator()
-            self._operators.append(operator)
             key = self.chain.key if node.name == self.chain.name else ()
             place = subtask.index, self.chain.parallelism, plan.max_parallelism
             groups = plan.key_groups(subtask)
             self.contexts.append(Context(node.name, *place, groups, key, services, release_watermark))
-        self._emits = self._link(output)
-        for operator, context in zip(self._operators, self.contexts, strict=True):
-            self._guarded(context, "open", operator.open, context)
+        try:
+            self._make_operators(services)
+            self._emits = self._link(output)
+            for operator, context in zip(self._operators, self.contexts, strict=True):
+                self._guarded(context, "open", operator.open, context)
+        except Exception:
+            # What was made so far holds files and connections, and nobody else knows of it.
+            with contextlib.suppress(Exception):
+                self.close()
+            raise
+
+    def _make_operators(self, services: Services) -> None:
+        nodes = [node for node in self.chain.nodes if node.source is None]
+        for node, context in zip(nodes, self.contexts, strict=True):
+            if node.sink is not None:
+                stage = functools.partial(SinkStage, node.name, node.sink, self.subtask.index, services.generation)
+                self.sink = self._guarded(context, "writer", stage)
+                self._operators.append(self.sink)
+            else:
+                assert node.operator is not None
+                self._operators.append(self._guarded(context, "making it", node.operator))
 
     def _link(self, output: Emit) -> list[Emit]:
         """For each operator, what takes its output: the next operator, or the output channels."""

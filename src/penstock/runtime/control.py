@@ -76,10 +76,10 @@ class Supervised(Protocol):
     """What orders are carried out on: the supervisor of the pipeline."""
 
     timers: Timers
-    restarts: int
-    error: Exception | None
 
-    def request(self, kind: RequestKind, answer: Callable[[RequestResult], None], path: str | None = None) -> None: ...
+    def request(self, kind: RequestKind, answer: Callable[[RequestResult], None], path: str | None = None) -> None:
+        """Answered in any case, be it with a refusal."""
+        ...
 
     def stop(self) -> None: ...
 
@@ -92,8 +92,6 @@ class _Open:
     """An order that was taken and is not answered yet."""
 
     order: Order
-    restarts: int
-    """Of the pipeline when the order was taken: an attempt that fails takes its requests with it."""
     answer: Answer | None = None
     """What is to be answered, once it is known."""
 
@@ -133,11 +131,10 @@ class Control:
         # A directory that cannot be read shows itself soon enough, in the checkpoints.
         for name, order in found if not isinstance(found, Exception) else ():
             self._obey(name, order)
-        self._give_up_lost()
         self._supervisor.timers.after(POLL_MS, self.start)
 
     def _obey(self, name: str, order: Order) -> None:
-        self._open[name] = _Open(order, self._supervisor.restarts)
+        self._open[name] = _Open(order)
         match order.command:
             case Command.STOP:
                 self._supervisor.stop()
@@ -170,12 +167,6 @@ class Control:
         elif name in self._open:
             # Answered by `close`: the pipeline has not ended yet.
             self._open[name].answer = self._told(result)
-
-    def _give_up_lost(self) -> None:
-        for name, opened in list(self._open.items()):
-            if opened.answer is None and opened.restarts != self._supervisor.restarts:
-                why = f"the pipeline failed in the meantime, and restarts: {self._supervisor.error}. Try again."
-                self._answer(name, self._error(why))
 
     def _answer(self, name: str, answer: Answer) -> None:
         if name not in self._open:

@@ -62,12 +62,14 @@ class Subtask:
             self.outputs,
             frozenset(id for id, output in self.outputs.items() if plan.may_overtake(output.channel)),
             services,
-            lambda: self._watermark,
+            lambda: self._passed_on,
             self._unblocked,
         )
         self._slices = SlicePolicy(settings.slice_us, settings.slice_rows_max)
         self._readable: deque[InputChannel] = deque()
         self._watermark = MIN_WATERMARK
+        self._passed_on = MIN_WATERMARK
+        """What downstream has been told. A checkpoint holds this one: what is held back is held back again."""
         self._open_channels = len(self.inputs)
         self._source_rests = False
         self.is_restored = False
@@ -243,6 +245,7 @@ class Subtask:
             self._pass_on_watermark(watermark)
 
     def _pass_on_watermark(self, watermark: int) -> None:
+        self._passed_on = watermark
         if watermark < MAX_WATERMARK:
             for output in self.outputs.values():
                 output.send_watermark(watermark)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import OWN, PROTOCOL, RUNTIME, Mutant
+from tests.mutants.mutant import OWN, Mutant
+from tests.simulation.scenario import FaultKind
 
 _COORDINATOR = "protocol/coordinator.py"
 _ENDINGS = "protocol/coordinator_endings.py"
@@ -27,7 +28,6 @@ MUTANTS = (
         "replace(state, queue=(event.request,))",
         "Somebody waits for an answer for ever.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     Mutant(
         "Checkpoint ids are cut to 32 bits",
@@ -37,7 +37,6 @@ MUTANTS = (
         "following = CheckpointId((checkpoint + 1) & 0xFFFFFFFF)",
         "I5: ids only grow.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     Mutant(
         "The mode that was set is never read",
@@ -54,7 +53,7 @@ MUTANTS = (
         "is_busy = state.pending is not None or state.publishing is not None or state.reserved is None",
         "is_busy = state.pending is not None or state.reserved is None",
         "Only the newest checkpoint may lack its output: one at a time.",
-        tests=(PROTOCOL,),
+        seeds=0,
     ),
     # --- acknowledgements ---
     Mutant(
@@ -65,6 +64,7 @@ MUTANTS = (
         "    return pending",
         "if pending is None:\n        return _NOT_IN_PROGRESS\n    return pending",
         "I12: its checkpoint must be the pending one.",
+        seeds=0,
     ),
     Mutant(
         "Acknowledgements of unknown subtasks are accepted",
@@ -74,7 +74,6 @@ MUTANTS = (
         "",
         "I12: members only.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     Mutant(
         "A duplicate acknowledgement is counted and inflates the size",
@@ -84,7 +83,6 @@ MUTANTS = (
         "    if subtask not in state.members:\n",
         "I12: a subtask is counted once.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     Mutant(
         "The generation of an acknowledgement is the sender's affair",
@@ -94,7 +92,6 @@ MUTANTS = (
         "    if generation < 0:\n",
         "I6: nothing of an older generation changes anything.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     Mutant(
         "The coordinator takes frames of other generations",
@@ -104,7 +101,6 @@ MUTANTS = (
         "        if frame.generation < 0:\n",
         "I6: nothing of an older generation changes anything.",
         seeds=0,
-        tests=(RUNTIME,),
     ),
     # --- endings ---
     Mutant(
@@ -115,7 +111,6 @@ MUTANTS = (
         "    if pending is not None or now_ms >= 0:\n",
         "An attempt ends after its expiry.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     Mutant(
         "The expiry is looked at only when somebody reports",
@@ -125,7 +120,6 @@ MUTANTS = (
         "        pass\n",
         "A dead subtask reports nothing: expiry goes by a timer.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     Mutant(
         "After an abort nothing is triggered until somebody resets it",
@@ -142,7 +136,7 @@ MUTANTS = (
         "    actions = (SendBarrier(attempt.barrier.cancelled()), *answers(attempt.requests,",
         "    actions = (*(), *answers(attempt.requests,",
         "Abort and cancel go to everybody.",
-        tests=(PROTOCOL,),
+        first=100,
     ),
     Mutant(
         "A subtask that is not ready uses up a tolerable failure",
@@ -152,7 +146,7 @@ MUTANTS = (
         "_UNCOUNTED = frozenset(\n    {\n",
         "To be not ready yet is normal life, and no failure.",
         seeds=0,
-        tests=(PROTOCOL,),
+        tests=("tests/unit/protocol/test_barrier.py", "tests/unit/protocol/test_alignment.py"),
     ),
     Mutant(
         "A missing recovery marker is not counted",
@@ -163,7 +157,7 @@ MUTANTS = (
         "        DeclineReason.SUBTASK_NOT_READY,\n",
         "It says that the recovery is broken, and must end the job after a while.",
         seeds=0,
-        tests=(PROTOCOL,),
+        tests=("tests/unit/protocol/test_barrier.py", "tests/unit/protocol/test_alignment.py"),
     ),
     Mutant(
         "After an overflow the next checkpoint is unaligned again",
@@ -172,7 +166,7 @@ MUTANTS = (
         "mode = Mode.ALIGNED if _has_overflowed(state) else state.policy.mode",
         "mode = state.policy.mode",
         "Under constant backpressure no checkpoint would ever complete.",
-        tests=(PROTOCOL,),
+        seeds=0,
     ),
     # --- commits ---
     Mutant(
@@ -197,6 +191,8 @@ MUTANTS = (
         '            self._store.create(paths.committed(checkpoint), b"{}")\n'
         "            publish(permit, self._committers)\n",
         "I4: a crash in between, and the output is never published.",
+        fault=FaultKind.KILL_DRIVER_AT_STORE,
+        seeds=40,
     ),
     Mutant(
         "After a restart the restored checkpoint is not committed again",
@@ -205,6 +201,8 @@ MUTANTS = (
         "    if is_committed:\n        return None\n",
         "    if not is_committed:\n        return None\n",
         "I4: what a manifest names is published, whatever crashed in between.",
+        fault=FaultKind.KILL_DRIVER_AT_STORE,
+        seeds=40,
     ),
     Mutant(
         "Staged output is swept before the restored checkpoint is committed",
@@ -213,6 +211,8 @@ MUTANTS = (
         "            if claimed.recommit is None:\n",
         "            if claimed.generation > 0:\n",
         "I4: what a manifest names is never rolled back.",
+        fault=FaultKind.KILL_DRIVER_AT_STORE,
+        seeds=40,
     ),
     Mutant(
         "A commit that failed counts as committed",
@@ -222,7 +222,6 @@ MUTANTS = (
         "    if isinstance(event, CommitFailed) and event.now_ms < 0:\n",
         "I4: everything that a manifest names is published.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     Mutant(
         "The pipeline is finished before its last output is committed",

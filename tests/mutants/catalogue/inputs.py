@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import OWN, PROTOCOL, RUNTIME, Mutant
+from tests.mutants.mutant import OWN, Mutant
 
 _ALIGNMENT = "protocol/alignment.py"
 _PARTICIPATION = "runtime/participation.py"
@@ -33,6 +33,7 @@ MUTANTS = (
         "                    del self.queue[position]\n                    break\n",
         "                    continue\n",
         "I1: what follows the barrier is captured and is sent again as well.",
+        first=60,
     ),
     Mutant(
         "Capture takes what waits on blocked channels too",
@@ -49,7 +50,6 @@ MUTANTS = (
         "            else:\n                captured.append(item)\n",
         "            elif isinstance(item, BatchItem):\n                captured.append(item)\n",
         "Event time would stand still after a restore until the next watermark.",
-        tests=(RUNTIME,),
     ),
     Mutant(
         "Watermarks that arrive on a late channel are not recorded",
@@ -58,7 +58,6 @@ MUTANTS = (
         "if self.capturing is not None and isinstance(item, BatchItem | WatermarkItem):",
         "if self.capturing is not None and isinstance(item, BatchItem):",
         "Event time would stand still after a restore until the next watermark.",
-        tests=(RUNTIME,),
     ),
     Mutant(
         "A slice of a batch leaves its last row in the queue",
@@ -136,6 +135,7 @@ MUTANTS = (
         "    if barrier.checkpoint > state.newest and not isinstance(state, Aligning):\n"
         "        return _begin(state, barrier, reached=channel)\n",
         "I1: that channel is cut at another place than the others.",
+        seeds=0,
     ),
     Mutant(
         "A late barrier of checkpoint N+1 ends the capture for checkpoint N",
@@ -145,6 +145,7 @@ MUTANTS = (
         "    if barrier.checkpoint > state.newest and not isinstance(state, Capturing):\n"
         "        return _begin(state, barrier, reached=channel)\n",
         "I1: that channel is cut at another place than the others.",
+        seeds=0,
     ),
     Mutant(
         "A barrier of an older checkpoint is accepted for the one in progress",
@@ -153,6 +154,7 @@ MUTANTS = (
         "        return _begin(state, barrier, reached=channel)\n    if barrier.checkpoint < state.newest:\n",
         "        return _begin(state, barrier, reached=channel)\n    if barrier.checkpoint < 0:\n",
         "I1: that channel is cut at another place than the others.",
+        seeds=0,
     ),
     Mutant(
         "The coordinator's cancel is not handled",
@@ -165,7 +167,7 @@ MUTANTS = (
         "    if barrier.is_cancel:\n"
         "        return state, ()\n",
         "Channels stay blocked and bytes stay captured for a checkpoint that is over.",
-        tests=(PROTOCOL,),
+        first=100,
     ),
     Mutant(
         "A cancelled checkpoint leaves its channels blocked",
@@ -182,7 +184,7 @@ MUTANTS = (
         "return (*_release(state), Decline(state.newest, DeclineReason.SUPERSEDED))",
         "return _release(state)",
         "The coordinator waits for an acknowledgement that nobody will send.",
-        tests=(PROTOCOL,),
+        seeds=0,
     ),
     Mutant(
         "The snapshot is taken a moment after the cut",
@@ -203,7 +205,7 @@ MUTANTS = (
         "        TakeSnapshot(state.barrier, Cut.ALIGNED),\n"
         "        CompleteInputs(state.newest),\n",
         "I1: the order of the actions is the order of what happens to the state.",
-        tests=(PROTOCOL,),
+        seeds=0,
     ),
     # --- how a cut is reported, and timeouts ---
     Mutant(
@@ -230,7 +232,6 @@ MUTANTS = (
         "    if may_capture and barrier.remaining_ms is not None and _is_cut(fresh):\n",
         "I11: the fall back to unaligned would never come.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     Mutant(
         "A stuck late barrier never times out",
@@ -240,7 +241,6 @@ MUTANTS = (
         "        return state, ()\n",
         "The capture would go on for as long as the coordinator is patient.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     Mutant(
         "A subtask that must stay aligned captures its inputs",
@@ -274,7 +274,6 @@ MUTANTS = (
         "late = queued - inputs.ended - state.announced - overtaken",
         "late = queued - state.announced - overtaken",
         "Its barrier never comes, and the checkpoint is declined.",
-        tests=(PROTOCOL,),
     ),
     Mutant(
         "A channel that ends while it is captured is waited for",
@@ -283,7 +282,7 @@ MUTANTS = (
         "return _end_late(ended, channel) if isinstance(ended, Capturing) else (ended, ())",
         "return ended, ()",
         "Its barrier never comes, and the checkpoint is declined.",
-        tests=(PROTOCOL,),
+        seeds=0,
     ),
     Mutant(
         "The arrival of an end is not reported",
@@ -292,6 +291,5 @@ MUTANTS = (
         "        self.participation.on_end_arrived(channel)\n",
         "",
         "A late channel that ends is waited for until the checkpoint is declined.",
-        tests=(RUNTIME,),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import OWN, PROTOCOL, Mutant
+from tests.mutants.mutant import OWN, Mutant
 
 _OVERTAKING = "protocol/overtaking.py"
 _CREDIT = "protocol/credit.py"
@@ -45,7 +45,6 @@ MUTANTS = (
         "",
         "I11: in unaligned mode no barrier waits for credit.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     Mutant(
         "A barrier in a full output queue never turns unaligned",
@@ -54,7 +53,7 @@ MUTANTS = (
         "    if waiting & state.may_overtake and barrier.remaining_ms is not None:\n",
         "    if barrier.is_unaligned and barrier.remaining_ms is not None:\n",
         "I11: the fall back to unaligned would never come.",
-        tests=(PROTOCOL,),
+        seeds=0,
     ),
     Mutant(
         "A departure timeout of an older checkpoint lets the barrier of this one overtake",
@@ -63,7 +62,7 @@ MUTANTS = (
         "            if isinstance(state, Departing) and state.newest == checkpoint:\n",
         "            if isinstance(state, Departing):\n",
         "Ids must be compared, on the sending side too.",
-        tests=(PROTOCOL,),
+        seeds=0,
     ),
     Mutant(
         "A subtask acknowledges before its barrier has left every output queue",
@@ -97,7 +96,6 @@ MUTANTS = (
         "return self",
         "The timeout would be counted anew at every hop.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     # --- credit ---
     Mutant(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import OWN, PROTOCOL, RUNTIME, STORAGE, Mutant
+from tests.mutants.mutant import OWN, Mutant
+from tests.simulation.scenario import FaultKind
 
 _CLAIMS = "protocol/claims.py"
 _RETENTION = "protocol/retention.py"
@@ -26,6 +27,8 @@ MUTANTS = (
         "            self._store.delete(paths.manifest(checkpoint))\n"
         "            if self._store.create(paths.manifest(checkpoint), encode_manifest(manifest)):\n",
         "I3, I6: a former owner would complete a checkpoint that was declared void.",
+        fault=FaultKind.SECOND_DRIVER,
+        seeds=60,
     ),
     Mutant(
         "Who takes over does not void what the former owner has begun",
@@ -34,6 +37,8 @@ MUTANTS = (
         "    for checkpoint in takeover.void:\n",
         "    for checkpoint in takeover.void[:0]:\n",
         "I6: the former owner's checkpoint completes after another one was restored.",
+        fault=FaultKind.KILL_DRIVER,
+        seeds=60,
     ),
     Mutant(
         "A reservation of another generation is taken for one's own",
@@ -42,6 +47,8 @@ MUTANTS = (
         "is_own = decode_reservation(self._store.read(path)) == reservation",
         "is_own = decode_reservation(self._store.read(path)) is not None",
         "I6: the older of two drivers stops.",
+        fault=FaultKind.SECOND_DRIVER,
+        seeds=60,
     ),
     Mutant(
         "An outcome of another generation is taken for one's own",
@@ -50,6 +57,8 @@ MUTANTS = (
         "    if outcome.generation != state.generation:\n",
         "    if outcome.generation < 0:\n",
         "I6: the older of two drivers stops; I4: it would commit what no manifest names.",
+        fault=FaultKind.SECOND_DRIVER,
+        seeds=60,
     ),
     Mutant(
         "A takeover is not confirmed by a second look",
@@ -59,7 +68,6 @@ MUTANTS = (
         "return True",
         "I6: a reservation that was spent and forgotten can be created anew.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     Mutant(
         "A worker takes frames of other generations",
@@ -76,7 +84,6 @@ MUTANTS = (
         "if coordinator is None or self.phase is not Phase.RUNNING or frame.generation != coordinator.generation:",
         "if coordinator is None or self.phase is not Phase.RUNNING:",
         "I6: the failure of an older generation ends a newer one.",
-        tests=(RUNTIME,),
     ),
     Mutant(
         "The coordinator of an attempt that is over goes on deciding",
@@ -123,7 +130,6 @@ MUTANTS = (
         "return frozenset(candidates[: -horizon.retained])",
         "Somebody may still be reading it.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     Mutant(
         "A generation that is fenced deletes files",
@@ -133,7 +139,6 @@ MUTANTS = (
         "    if horizon.generation < 0:\n",
         "I6: nothing of an older generation changes anything.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     Mutant(
         "Retention deletes the reservation that fences a former owner",
@@ -143,7 +148,6 @@ MUTANTS = (
         "        if first <= reservation.checkpoint < horizon.newest:\n",
         "I6: an owner that was asleep for a week still has to run into it.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     # --- integrity ---
     Mutant(
@@ -154,7 +158,6 @@ MUTANTS = (
         "    if crc32 < 0:\n",
         "I8: state that cannot be read is an error.",
         seeds=0,
-        tests=(STORAGE,),
     ),
     Mutant(
         "Damaged manifests are read",
@@ -164,7 +167,6 @@ MUTANTS = (
         '    if envelope.sha256 == "":\n',
         "I8: state that cannot be read is an error.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     Mutant(
         "Without a readable checkpoint the pipeline begins from nothing",
@@ -174,7 +176,6 @@ MUTANTS = (
         "return StartEmpty()",
         "I8: never an empty state.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     Mutant(
         "Going back past a damaged checkpoint publishes its output again",
@@ -183,6 +184,5 @@ MUTANTS = (
         "if fall_back is FallBack.SAFE and has_committing_sinks and candidate.has_committables is not False:",
         "if fall_back is FallBack.SAFE and not has_committing_sinks and candidate.has_committables is not False:",
         "I4: nothing is published twice unless the user allows it.",
-        tests=(PROTOCOL,),
     ),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import OWN, PROTOCOL, RUNTIME, Mutant
+from tests.mutants.mutant import OWN, Mutant
+from tests.simulation.scenario import FaultKind
 
 _REDISTRIBUTION = "protocol/redistribution.py"
 _SUBTASK = "runtime/subtask.py"
@@ -18,6 +19,8 @@ MUTANTS = (
         "        self.queue.extend(items)\n",
         "I2: what was in flight is older than anything live.",
         only="ordered",
+        fault=FaultKind.KILL_WORKER,
+        seeds=20,
     ),
     Mutant(
         "Recovered records come back to front",
@@ -27,6 +30,8 @@ MUTANTS = (
         "        self.queue.extendleft(items)\n",
         "I2: replay keeps a channel's order.",
         only="ordered",
+        fault=FaultKind.KILL_WORKER,
+        seeds=20,
     ),
     Mutant(
         "What the sender held comes before what the receiver held",
@@ -36,6 +41,8 @@ MUTANTS = (
         "return 1 if segment.side is Side.RECEIVER else 0",
         "I2: on one channel, what the receiver held is older.",
         only="ordered",
+        fault=FaultKind.KILL_WORKER,
+        seeds=20,
     ),
     Mutant(
         "A recovered batch is captured at the start and again when it is read",
@@ -70,7 +77,6 @@ MUTANTS = (
         "            if isinstance(outcome, Exception):\n                self._fail(subtask, outcome)\n",
         "            if isinstance(outcome, Exception):\n                return\n",
         "The pipeline would hang, and nobody would know why.",
-        tests=(RUNTIME,),
     ),
     # --- state ---
     Mutant(
@@ -90,7 +96,6 @@ MUTANTS = (
         "    if isinstance(state, Restoring):\n        declined",
         "I8: the checkpoint would hold an empty state.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
     Mutant(
         "Keyed state is not put back",
@@ -116,7 +121,8 @@ MUTANTS = (
         "    ours = key_groups_of(new, after.receivers, max_parallelism)\n",
         "    ours = key_groups_of(new, before.receivers, max_parallelism)\n",
         "I9: some records get no owner, others two.",
-        tests=(PROTOCOL,),
+        only="keyed_2_3",
+        seeds=40,
     ),
     Mutant(
         "In-flight data are not filtered by row after a rescale",
@@ -125,7 +131,8 @@ MUTANTS = (
         "is_filtered = edge.partitioning is Partitioning.HASH and before.receivers != edge.receivers",
         "is_filtered = False",
         "I9: every record is processed by exactly one subtask.",
-        tests=(PROTOCOL, RUNTIME),
+        only="keyed_2_3",
+        seeds=40,
     ),
     Mutant(
         "Every subtask takes over all in-flight data that are not keyed",
@@ -134,7 +141,8 @@ MUTANTS = (
         "        return old % after.receivers == new\n",
         "        return True\n",
         "I9: every record is processed by exactly one subtask.",
-        tests=(PROTOCOL, RUNTIME),
+        only="keyed_2_3",
+        seeds=40,
     ),
     Mutant(
         "Keyed state of other key groups is kept after a rescale",
@@ -143,7 +151,9 @@ MUTANTS = (
         "    rows = np.flatnonzero((stored >= owned.start) & (stored < owned.stop))\n",
         "    rows = np.flatnonzero(stored >= 0)\n",
         "I9: every key has one owner.",
-        tests=(RUNTIME,),
+        tests=("tests/unit/runtime/test_state.py",),
+        only="keyed_2_3",
+        seeds=40,
     ),
     Mutant(
         "Pieces of keyed state that span two owners are read by the first only",
@@ -152,7 +162,8 @@ MUTANTS = (
         "return piece.key_group_first < key_groups.stop and key_groups.start < piece.key_group_end",
         "return key_groups.start <= piece.key_group_first < key_groups.stop",
         "I9: the keys of the other owner are lost.",
-        tests=(PROTOCOL, RUNTIME),
+        only="keyed_2_3",
+        seeds=40,
     ),
     Mutant(
         "Every subtask takes over all list state after a rescale",
@@ -161,7 +172,7 @@ MUTANTS = (
         "return [piece for position, (_, piece) in enumerate(lists) if position % parallelism == index]",
         "return [piece for _, piece in lists]",
         "I9: each piece goes to exactly one subtask.",
-        tests=(PROTOCOL, RUNTIME),
+        seeds=0,
     ),
     Mutant(
         "After a rescale event time goes on from the fastest subtask",
@@ -170,7 +181,8 @@ MUTANTS = (
         "return min(clocks) if clocks and len(clocks) == len(reports) else None",
         "return max(clocks) if clocks and len(clocks) == len(reports) else None",
         "Records become late because of a rescale.",
-        tests=(PROTOCOL, RUNTIME),
+        only="keyed_2_3",
+        seeds=40,
     ),
     Mutant(
         "Watermarks in flight are kept on channels that are not the same as before",
@@ -179,7 +191,8 @@ MUTANTS = (
         "keeps_watermarks=is_same",
         "keeps_watermarks=True",
         "They would speak for records of other senders.",
-        tests=(PROTOCOL, RUNTIME),
+        only="keyed_2_3",
+        seeds=40,
     ),
     # --- event time ---
     Mutant(
@@ -191,7 +204,6 @@ MUTANTS = (
         "            reading.watermark = item.watermark\n"
         "            self._advance(max(channel.watermark for channel in self.inputs.values()))\n",
         "Records of the slower channels become late.",
-        tests=(RUNTIME,),
     ),
     Mutant(
         "The event time of a subtask is not restored",
@@ -200,6 +212,5 @@ MUTANTS = (
         "            self._watermark = restored.watermark\n",
         "            pass\n",
         "It would go back, and what was closed would open again.",
-        tests=(RUNTIME,),
     ),
 )

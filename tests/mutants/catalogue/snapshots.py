@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import OWN, PROTOCOL, Mutant
+from tests.mutants.mutant import OWN, Mutant
+from tests.simulation.scenario import FaultKind
 
 _PARTICIPATION = "runtime/participation.py"
 _SINK = "runtime/sink_stage.py"
@@ -89,6 +90,8 @@ MUTANTS = (
         "            return\n",
         "            encode, prepare, _ = list, list, error\n",
         "I1: what the operators hold is in no checkpoint.",
+        fault=FaultKind.FAIL_SNAPSHOT,
+        seeds=40,
     ),
     Mutant(
         "A failed write of in-flight data is acknowledged",
@@ -97,6 +100,8 @@ MUTANTS = (
         "            self._storage_failed(pending, outcome)\n            return\n        pending.channels = outcome\n",
         "            outcome = ()\n        pending.channels = outcome\n",
         "I3: what a manifest names is durable; I1: records are missing.",
+        fault=FaultKind.FAIL_WRITES,
+        seeds=40,
     ),
     Mutant(
         "A subtask acknowledges before its in-flight data are durable",
@@ -122,6 +127,8 @@ MUTANTS = (
         "            self.draining = barrier.checkpoint\n",
         "            pass\n",
         "A drain barrier is the last one: nothing may follow it.",
+        fault=FaultKind.DRAIN,
+        seeds=40,
     ),
     Mutant(
         "Sources resume after the drain barrier",
@@ -130,6 +137,8 @@ MUTANTS = (
         "return not self._source_rests and self.participation.draining is None and self.chain.wants_input",
         "return not self._source_rests and self.chain.wants_input",
         "A drain barrier is the last one: nothing may follow it.",
+        fault=FaultKind.DRAIN,
+        seeds=40,
     ),
     Mutant(
         "A drain that was given up leaves the sources silent",
@@ -138,6 +147,7 @@ MUTANTS = (
         "            self.draining = None\n",
         "            pass\n",
         "The pipeline stands still for ever.",
+        first=100,
     ),
     Mutant(
         "A savepoint may turn unaligned",
@@ -147,6 +157,5 @@ MUTANTS = (
         "        if self.is_savepoint and self.is_drain and (self.is_unaligned or",
         "Savepoints are aligned and own their files.",
         seeds=0,
-        tests=(PROTOCOL,),
     ),
 )

@@ -339,6 +339,12 @@ def test_a_large_batch() -> None:
     assert newest(sink.rows(), "k")[(3,)]["n"] == sum(range(3, 10**6, 4))
 
 
+def test_a_batch_of_ten_million_rows() -> None:
+    whole = pa.record_batch({"n": np.arange(10**7), "k": np.arange(10**7) % 100})
+    rows = output_of(lambda s: s.key_by("k").sum("n"), ListSource([whole]), parallelism=2)
+    assert newest(rows, "k")[(7,)]["n"] == sum(range(7, 10**7, 100))
+
+
 def test_a_long_string() -> None:
     rows = output_of(
         lambda s: s.key_by("k").count().with_column("k", lambda batch: pc.utf8_length(batch["k"])),

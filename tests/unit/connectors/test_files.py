@@ -147,6 +147,22 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     assert FileSource(tmp_path / "no", watch=True).splits() == []
 
 
+def test_a_bounded_source_reads_what_was_there_at_the_start(tmp_path: Path) -> None:
+    write(tmp_path / "b.parquet", 0, 1)
+    source = FileSource(tmp_path)
+    copies = [pickle.loads(pickle.dumps(source))]
+    write(tmp_path / "a.parquet", 0, 1)
+    copies.append(pickle.loads(pickle.dumps(source)))
+    assert [copy.splits() for copy in [source, *copies]] == [["b.parquet"]] * 3
+
+
+def test_a_missing_directory_is_found_when_the_graph_is_checked(tmp_path: Path) -> None:
+    pipeline = Pipeline("p")
+    pipeline.source(FileSource(tmp_path / "no")).sink(CollectSink())
+    with pytest.raises(StorageError, match="create it, or say watch=True"):
+        pipeline.graph()
+
+
 def test_an_unknown_format() -> None:
     with pytest.raises(PipelineError, match="it must be one of parquet, jsonl, csv"):
         FileSource("/tmp", format="xml")  # type: ignore[arg-type]

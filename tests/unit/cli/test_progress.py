@@ -1,0 +1,90 @@
+"""What is shown of a running pipeline."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from penstock.cli.displays import PlainDisplay, panel_of
+from penstock.cli.readings import Readings, first_line, plain_line
+from penstock.protocol.declines import DeclineReason
+from penstock.protocol.manifest import Cut
+from tests.unit.cli.kit import FakeJob, record, status
+
+
+def test_a_plain_line_has_all_figures() -> None:
+    job = FakeJob()
+    readings = Readings(job, started_at=100.0)
+    readings.take(109.0)
+    job.now = status(rows_in=1_200_000, rows_out=600_000)
+    job.records = (record(17),)
+    assert plain_line(readings.take(112.0)) == (
+        "12s running in=1.2M (400k/s) out=600k (200k/s) backpressure=40% checkpoint=17 35ms unaligned 1.2MB restarts=0"
+    )
+
+
+def test_before_the_first_checkpoint_there_is_none() -> None:
+    assert "checkpoint=none" in plain_line(Readings(FakeJob(), 0.0).take(0.0))
+
+
+def test_a_declined_attempt_does_not_hide_the_last_completed_checkpoint() -> None:
+    job = FakeJob()
+    job.records = (record(16, cut=Cut.ALIGNED), replace(record(17), reason=DeclineReason.EXPIRED, detail="late"))
+    reading = Readings(job, 0.0).take(1.0)
+    assert "checkpoint=16 35ms aligned" in plain_line(reading)
+    shown = _drawn(reading)
+    assert "checkpoint 17 was declined: expired (late)" in shown
+
+
+def test_rates_are_those_of_the_last_seconds_and_begin_anew_with_an_attempt() -> None:
+    job = FakeJob()
+    readings = Readings(job, 0.0)
+    for second in range(20):
+        job.now = status(rows_in=1000 * second if second < 10 else 9000 + 10 * (second - 9))
+        reading = readings.take(float(second))
+    assert reading.rows_in_per_s == pytest.approx(10)
+    job.now = status(rows_in=5, restarts=1)
+    assert readings.take(20.0).rows_in_per_s == 0.0
+    job.now = status(rows_in=105, restarts=1)
+    assert readings.take(21.0).rows_in_per_s == pytest.approx(100)
+
+
+def test_plain_lines_come_every_two_seconds_and_errors_once() -> None:
+    job, file = FakeJob(), io.StringIO()
+    readings, display = Readings(job, 0.0), PlainDisplay(file)
+    display.open()
+    for tenth in range(45):
+        if tenth == 12:
+            job.now = status(last_error="worker 1 died\nwith much to say", restarts=1)
+        display.show(readings.take(tenth / 10))
+    display.close(readings.take(4.6))
+    lines = file.getvalue().splitlines()
+    assert [line.split()[0] for line in lines] == ["0s", "1s", "2s", "4s"]
+    assert lines[1] == "1s error: worker 1 died"
+
+
+def test_the_panel_shows_what_the_lines_show() -> None:
+    job = FakeJob()
+    job.now = status(rows_in=1_200_000, restarts=2, last_error="sum[1] on worker 1: [ZeroDivisionError] seven")
+    job.records = (record(17),)
+    shown = _drawn(Readings(job, 0.0).take(12.0))
+    for part in ("totals", "running", "12s", "1.2M rows", "40%", "17", "35ms", "unaligned", "1.2 MB", "2"):
+        assert part in shown
+    # Square brackets in an error are text, and not colours.
+    assert "[ZeroDivisionError] seven" in shown
+
+
+def _drawn(reading: object) -> str:
+    console = Console(file=io.StringIO(), width=110)
+    console.print(panel_of(reading, "Ctrl-C stops"))  # type: ignore[arg-type]
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text
+
+
+def test_an_error_is_cut_to_a_line() -> None:
+    assert first_line("\n  one\ntwo") == "one"
+    assert first_line("") == ""
+    assert len(first_line("x" * 1000)) == 200
