@@ -206,7 +206,7 @@ def _is_aligned_only(inputs: list[Link], nodes: list[Node]) -> bool:
 
 
 def _asks_for_alignment(node: Node) -> bool:
-    """Whether the sink, or the class of the operator, says so. A factory that hides its class must say it in the node."""
+    """Whether the sink, or the class of the operator, says so; a factory that hides its class says it in the node."""
     if node.sink is not None:
         return node.sink.requires_alignment
     factory = node.operator
