@@ -154,7 +154,11 @@ def _check_event_time(cluster: Cluster, manifest: Manifest) -> None:
     if manifest.shape != cluster.plan.shape():
         # A driver that was replaced by one at another parallelism has completed its last one.
         return
-    clocks = {report.subtask: clock for report in manifest.reports for _, clock in report.watermarks}
+    clocks = _clocks_of(manifest)
+    before = cluster.manifests[-1] if cluster.manifests and not cluster.is_rotten else manifest
+    for subtask, clock in _clocks_of(before).items() if before.shape == manifest.shape else ():
+        if clocks[subtask] < clock:
+            cluster.world.violation(f"event time: {subtask} was at {clock} and went back to {clocks[subtask]}")
     held = _items_of_channels(cluster, manifest)
     for receiver, channels in cluster.plan.inputs.items():
         sent = [clocks[channel.sender] for channel in channels]
@@ -173,6 +177,10 @@ def _check_event_time(cluster: Cluster, manifest: Manifest) -> None:
                 f"event time: in checkpoint {manifest.checkpoint} {receiver} is at {clocks[receiver]} and its senders "
                 f"at {min(sent)}, and no watermark is in flight"
             )
+
+
+def _clocks_of(manifest: Manifest) -> dict[SubtaskId, int]:
+    return {report.subtask: clock for report in manifest.reports for _, clock in report.watermarks}
 
 
 def _items_of_channels(cluster: Cluster, manifest: Manifest) -> dict[tuple[EdgeId, int, int], list[Captured]]:

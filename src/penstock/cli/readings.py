@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.cli.figures import shown_bytes, shown_count, shown_ms, shown_seconds
-from penstock.ids import CheckpointId
+from penstock.ids import CheckpointId, WorkerId
 from penstock.protocol.history import AttemptRecord
 from penstock.spark.job import Status
 
@@ -21,6 +21,9 @@ class Running(Protocol):
 
     @property
     def status(self) -> Status: ...
+
+    @property
+    def worker_processes(self) -> dict[WorkerId, int]: ...
 
     def checkpoints(self) -> tuple[AttemptRecord, ...]: ...
 

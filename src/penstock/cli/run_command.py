@@ -16,7 +16,8 @@ from penstock.cli.options import properties_of, settings_of
 from penstock.cli.running import Watch, signals_to
 from penstock.cli.session import MASTER_DEFAULT, make_session, properties_for
 from penstock.ids import OperatorName
-from penstock.storage import paths
+from penstock.runtime.lease import Lease
+from penstock.storage import open_store, paths
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +39,7 @@ _SET = (
     "A setting of the pipeline, see below; may be repeated. Times in seconds, or as 500ms or 10m; sizes in bytes, or "
     "as 256MB. Example: --set checkpoint_interval=1"
 )
-_FOR = "Stop after so many seconds, as Ctrl-C does. Example: --for 60"
+_FOR = "Stop so many seconds after the workers are up, as Ctrl-C does. Example: --for 60"
 _DRAIN = "Whether Ctrl-C, SIGTERM and --for stop with a savepoint, or at once. Example: --no-drain-on-interrupt"
 _VERBOSE = "Warnings of Spark, and tracebacks. Example: --verbose"
 
@@ -70,9 +71,10 @@ def run(
     conf_given = properties_of(conf or ())
     with reported(verbose=verbose):
         loaded = load(target)
+        place = checkpoints or f"checkpoints/{paths.slug(OperatorName(loaded.pipeline.name))}"
         # Checked before Spark is started, because that takes seconds.
         loaded.pipeline.graph()
-        place = checkpoints or f"checkpoints/{paths.slug(OperatorName(loaded.pipeline.name))}"
+        Lease(open_store(place), loaded.pipeline.name).check()
         chosen = master or conf_given.get("spark.master", MASTER_DEFAULT)
         properties = properties_for(loaded.pipeline.name, chosen, loaded.directories, conf_given, verbose=verbose)
         start = options | {"parallelism": parallelism, "workers": workers, "restore": restore}

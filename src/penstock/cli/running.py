@@ -39,8 +39,8 @@ class Watch:
         self._limit_s = limit_s
         self._drain = drain
         self._monotonic = monotonic
-        self._started_at = monotonic()
-        self._readings = Readings(job, self._started_at)
+        self._readings = Readings(job, monotonic())
+        self._up_at: float | None = None
         self._interrupts = 0
         self._draining: threading.Thread | None = None
         self._refusal: Exception | None = None
@@ -64,9 +64,7 @@ class Watch:
     def _react(self) -> None:
         if self._is_stopped:
             return
-        is_over = self._limit_s is not None and self._monotonic() - self._started_at >= self._limit_s
-        wanted = self._interrupts + is_over
-        if wanted and self._draining is None:
+        if (self._interrupts or self._is_over()) and self._draining is None:
             if self._drain:
                 self._begin_drain()
             else:
@@ -75,6 +73,14 @@ class Watch:
             self._stop("stopping at once, without a savepoint")
         elif self._refusal is not None:
             self._stop(f"no savepoint could be taken ({self._refusal}): stopping at once")
+
+    def _is_over(self) -> bool:
+        """Whether the time limit has passed; it begins when the workers are up, which takes them seconds."""
+        if self._up_at is None and self._job.worker_processes:
+            self._up_at = self._monotonic()
+        return (
+            self._limit_s is not None and self._up_at is not None and self._monotonic() - self._up_at >= self._limit_s
+        )
 
     def _begin_drain(self) -> None:
         self._display.say("stopping with a savepoint (Ctrl-C again: at once)")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from penstock.api.operator import MAX_WATERMARK, MIN_WATERMARK
+from penstock.errors import PenstockError, UserCodeError
 from penstock.ids import COORDINATOR, ChannelId, CheckpointId, SubtaskId
 from penstock.plan.physical import Channel, PhysicalPlan
 from penstock.protocol.barrier import Barrier
@@ -26,6 +27,7 @@ from penstock.runtime.restore import Restored
 from penstock.runtime.router import Router
 from penstock.runtime.services import Services
 from penstock.runtime.slices import SlicePolicy
+from penstock.runtime.source_stage import SourceStage
 
 
 class Subtask:
@@ -95,6 +97,9 @@ class Subtask:
         self.is_restored = True
         self.participation.on_restored()
         self.chain.on_restored()
+        if not self.inputs and self.chain.source is None:
+            # Nothing will ever come here, as to all but the first subtask behind a global exchange.
+            self._end()
 
     def _discover_later(self) -> None:
         """Ask the source again and again for splits that have appeared, if it says that some may."""
@@ -170,7 +175,7 @@ class Subtask:
         source, clock = self.chain.source, self._services.clock
         assert source is not None
         started_us = clock.now_us()
-        batch = source.read(min(self._slices.rows_max, self._services.settings.source_rows_max))
+        batch = self._read_splits(source)
         if batch is None:
             self._advance(source.watermark())
             if source.has_ended and self.chain.is_idle:
@@ -181,6 +186,15 @@ class Subtask:
         self._process(batch, 0, started_us)
         self._advance(source.watermark())
         return True
+
+    def _read_splits(self, source: SourceStage) -> pa.RecordBatch | None:
+        try:
+            return source.read(min(self._slices.rows_max, self._services.settings.source_rows_max))
+        except PenstockError:
+            raise
+        except Exception as error:
+            where = f"source '{source.operator}', subtask {source.index} of {source.parallelism}"
+            raise UserCodeError(f"{where}: read raised {type(error).__name__}: {error}") from error
 
     def _rest(self) -> None:
         self._source_rests = True

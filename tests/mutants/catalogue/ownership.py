@@ -37,8 +37,7 @@ MUTANTS = (
         "    for checkpoint in takeover.void:\n",
         "    for checkpoint in takeover.void[:0]:\n",
         "I6: the former owner's checkpoint completes after another one was restored.",
-        fault=FaultKind.KILL_DRIVER,
-        seeds=60,
+        seeds=0,
     ),
     Mutant(
         "A reservation of another generation is taken for one's own",
@@ -47,8 +46,7 @@ MUTANTS = (
         "is_own = decode_reservation(self._store.read(path)) == reservation",
         "is_own = decode_reservation(self._store.read(path)) is not None",
         "I6: the older of two drivers stops.",
-        fault=FaultKind.SECOND_DRIVER,
-        seeds=60,
+        seeds=0,
     ),
     Mutant(
         "An outcome of another generation is taken for one's own",
@@ -84,6 +82,7 @@ MUTANTS = (
         "if coordinator is None or self.phase is not Phase.RUNNING or frame.generation != coordinator.generation:",
         "if coordinator is None or self.phase is not Phase.RUNNING:",
         "I6: the failure of an older generation ends a newer one.",
+        seeds=0,
     ),
     Mutant(
         "The coordinator of an attempt that is over goes on deciding",
@@ -184,5 +183,6 @@ MUTANTS = (
         "if fall_back is FallBack.SAFE and has_committing_sinks and candidate.has_committables is not False:",
         "if fall_back is FallBack.SAFE and not has_committing_sinks and candidate.has_committables is not False:",
         "I4: nothing is published twice unless the user allows it.",
+        seeds=0,
     ),
 )

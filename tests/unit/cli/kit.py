@@ -9,7 +9,7 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 from penstock.cli.application import app
-from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId
+from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId, WorkerId
 from penstock.protocol.barrier import BarrierFlag
 from penstock.protocol.claims import Reservation, Void
 from penstock.protocol.history import AttemptRecord, SubtaskFigures
@@ -115,6 +115,7 @@ class FakeJob:
         self.records: tuple[AttemptRecord, ...] = ()
         self.now = status()
         self.failure: Exception | None = None
+        self.worker_processes = {WorkerId(0): 4711}
         self._drain = drain or self._end_drained
         self._ended = threading.Event()
 

@@ -81,6 +81,23 @@ def test_the_time_limit_is_like_an_interrupt() -> None:
     assert job.stops == [True]
 
 
+def test_the_time_limit_begins_when_the_workers_are_up() -> None:
+    job, clock = FakeJob(), itertools.count(0.0, 0.5)
+    workers, job.worker_processes = job.worker_processes, {}
+    looks = 0
+
+    def monotonic() -> float:
+        nonlocal looks
+        looks += 1
+        if looks == 20:
+            job.worker_processes = workers
+        return next(clock)
+
+    Watch(job, Said(), limit_s=1.0, monotonic=monotonic).run()
+    assert job.stops == [True]
+    assert looks > 20
+
+
 def test_where_no_savepoint_can_be_taken_the_pipeline_is_stopped_all_the_same() -> None:
     def refuse() -> None:
         raise PenstockError("it was declined")
