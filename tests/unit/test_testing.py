@@ -19,7 +19,6 @@ from penstock import (
     Pipeline,
     UserCodeError,
 )
-from penstock.connectors.memory import Aborted
 from penstock.testing import run
 
 
@@ -91,7 +90,7 @@ def test_the_error_of_the_pipeline_is_raised_as_it_is() -> None:
 def test_restarts_are_counted_and_bounded() -> None:
     items: list[Any] = [{"n": 1}, CHECKPOINT, ABORT(), ABORT(), {"n": 2}]
     sink = CollectSink()
-    with pytest.raises(Aborted):
+    with pytest.raises(UserCodeError, match="come to an ABORT"):
         run(Pipeline("p").source(ListSource(items)).sink(sink), restarts=1)
     sink = CollectSink()
     items = [{"n": 1}, CHECKPOINT, ABORT(), ABORT(), {"n": 2}]

@@ -97,7 +97,12 @@ class Watch:
         self._is_stopped = True
         self._display.say(text)
         # In a thread of its own, because it waits for the driver, and the display must go on.
-        threading.Thread(target=self._job.stop, name="penstock-stop", daemon=True).start()
+        threading.Thread(target=self._stopped, name="penstock-stop", daemon=True).start()
+
+    def _stopped(self) -> None:
+        # It may have ended by itself just now. How it ended, `wait` says.
+        with contextlib.suppress(Exception):
+            self._job.stop()
 
     def _ending(self) -> str:
         last = last_completed(self._job.checkpoints())

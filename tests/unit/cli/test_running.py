@@ -119,6 +119,19 @@ def test_what_the_pipeline_failed_with_is_raised_and_the_display_closed() -> Non
     assert not said.is_open
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_pipeline_that_ends_just_before_it_is_stopped_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(drain: bool = False, timeout: float | None = None) -> None:
+        job.end()
+        raise JobFailed("it has ended")
+
+    job = FakeJob()
+    monkeypatch.setattr(job, "stop", stop)
+    watch = Watch(job, Said(), drain=False)
+    watch.interrupt()
+    assert watch.run().startswith("stopped")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_interrupt_and_are_put_back_afterwards(number: signal.Signals) -> None:
     before, seen = signal.getsignal(number), []
