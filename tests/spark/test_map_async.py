@@ -49,7 +49,7 @@ def test_checkpoints_complete_while_a_function_is_stuck_and_a_kill_loses_nothing
         StuckOnce(str(tmp_path)), batch_rows=100, name="slow"
     ).sink(ParquetSink(str(tmp_path / "out")), name="out")
     job: Any = pipeline.start(spark, checkpoints=str(tmp_path / "checkpoints"), parallelism=2, checkpoint_interval=0.2)
-    until(lambda: (tmp_path / "stuck").exists(), "the function to be stuck")
+    until((tmp_path / "stuck").exists, "the function to be stuck")
     before = completed(job)
     until(lambda: completed(job) >= before + 5, "five checkpoints meanwhile")
     os.kill(job.worker_processes[WorkerId(0)], signal.SIGKILL)
