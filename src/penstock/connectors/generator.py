@@ -85,7 +85,8 @@ class _GeneratorReader(SplitReader):
         if left <= 0:
             return END_OF_SPLIT
         count = min(rows_max, left, self._budget())
-        if count <= 0:
+        # Many batches of a few rows cost more than they are worth: wait for those of a hundredth of a second.
+        if count < 1 or (self._rate is not None and count < min(rows_max, left, self._rate / 100)):
             return None
         batch = self._source.make(start, count)
         if not isinstance(batch, pa.RecordBatch) or batch.num_rows != count:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -91,7 +92,9 @@ class OperatorChain:
 
     def _failed(self, context: Context, what: str, error: Exception) -> UserCodeError:
         where = f"operator '{context.operator}', subtask {context.subtask} of {context.parallelism}"
-        return UserCodeError(f"{where}: {what} raised {type(error).__name__}: {error}")
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        at = f"{line.filename}, line {line.lineno}, in {line.name}"
+        return UserCodeError(f"{where}: {what} raised {type(error).__name__}: {error} ({at})")
 
     def _guarded(self, context: Context, what: str, call: Callable[..., T], *arguments: object) -> T:
         try:

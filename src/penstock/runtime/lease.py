@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 
 from penstock.errors import OptionError, StorageError
@@ -25,6 +26,8 @@ class Lease:
     def __init__(self, store: Store, pipeline: str) -> None:
         self._store = store
         self._note = {"pipeline": pipeline, "host": socket.gethostname(), "pid": os.getpid()}
+        self._lock = threading.Lock()
+        self._is_released = False
 
     def check(self) -> None:
         """Raise `OptionError` if another driver that lives owns the directory."""
@@ -40,10 +43,15 @@ class Lease:
     def beat(self) -> None:
         """Renew the note. Runs in the background."""
         content = json.dumps({**self._note, "beat_ms": time.time_ns() // 1_000_000}).encode()
-        self._store.write(paths.OWNER, [content])
+        with self._lock:
+            if not self._is_released:
+                self._store.write(paths.OWNER, [content])
 
     def release(self) -> None:
-        self._store.delete(paths.OWNER)
+        """Take the note back for good: a beat that is still under way must not bring it back."""
+        with self._lock:
+            self._is_released = True
+            self._store.delete(paths.OWNER)
 
     def _read(self) -> dict[str, object] | None:
         if paths.OWNER not in self._store.list(paths.OWNER):

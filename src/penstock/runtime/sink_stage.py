@@ -26,9 +26,12 @@ class SinkStage(Operator):
         self.subtask = subtask
         self._writer: SinkWriter = sink.writer(subtask, generation)
         self._held: list[tuple[CheckpointId, _Once]] = []
+        self.rows = 0
+        """Taken by this subtask, for the progress display."""
 
     def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         self._writer.write(batch)
+        self.rows += batch.num_rows
 
     def prepare(self, checkpoint: CheckpointId, completed: CheckpointId) -> Callable[[], list[Committable]]:
         """Cut the output; the returned function gives, in the background, all that `checkpoint` must hold."""

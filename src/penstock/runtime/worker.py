@@ -108,7 +108,7 @@ class Worker:
             self.generation,
             self.worker,
             sum(subtask.rows_in for subtask in self._order if subtask.chain.source is not None),
-            sum(subtask.rows_in for subtask in self._order if subtask.chain.sink is not None),
+            sum(subtask.chain.sink.rows for subtask in self._order if subtask.chain.sink is not None),
             100 * held_up // count if count else 0,
         )
         services.transport.send(COORDINATOR, beat)

@@ -96,7 +96,6 @@ class Job:
         self._thread = threading.Thread(target=self._run, name=f"penstock-driver-{name}", daemon=True)
 
     def _start(self) -> Job:
-        self._lease.check()
         self._lease.beat()
         self._thread.start()
         return self

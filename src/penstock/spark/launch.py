@@ -11,6 +11,7 @@ from penstock.errors import OptionError
 from penstock.ids import OperatorName
 from penstock.plan.physical import plan as plan_graph
 from penstock.runtime.export import import_checkpoint
+from penstock.runtime.lease import Lease
 from penstock.spark.gang import StoreAddress
 from penstock.spark.job import Job
 from penstock.spark.preflight import check_session, is_single_host
@@ -48,6 +49,7 @@ def start(
     plan = plan_graph(graph, parallelism, workers)
     check_session(spark, plan.workers)
     store = open_store(checkpoints, storage_options=storage_options)
+    Lease(store, graph.name).check()
     if restore is not None:
         import_checkpoint(store, restore, storage_options)
     committers: dict[OperatorName, Committer] = {}
