@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.errors import PenstockError
+from penstock.runtime.frames import Frame
 from penstock.runtime.ports import Clock
 from penstock.runtime.threads import Mail
 from penstock.runtime.worker import Worker
@@ -12,9 +15,21 @@ _SLICES = 16
 """So many slices of work are done before the inbox is looked at again, if they are short."""
 
 
-def run_worker(worker: Worker, transport: ZmqTransport, mail: Mail, clock: Clock, turn_us: int) -> None:
-    """Run a worker to its end. Blocks this thread, which is the worker's mailbox."""
+def run_worker(
+    worker: Worker,
+    transport: ZmqTransport,
+    mail: Mail,
+    clock: Clock,
+    turn_us: int,
+    early: Sequence[Frame] = (),
+) -> None:
+    """Run a worker to its end. Blocks this thread, which is the worker's mailbox.
+
+    `early` are frames that arrived before the worker was made; they come before everything else.
+    """
     worker.start()
+    for frame in early:
+        worker.deliver(frame)
     while not worker.has_stopped:
         try:
             for frame in transport.receive():

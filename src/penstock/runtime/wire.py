@@ -75,7 +75,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 class WireError(PenstockError):
-    """A message that nobody of ours has sent: dropped."""
+    """A message that cannot be read. It came from one of ours, so it is a bug, and the attempt cannot go on."""
 
 
 class BrokenLink(PenstockError):

@@ -17,7 +17,7 @@ from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.manifest import Manifest
 from penstock.runtime.frames import Endpoint, Frame, HelloFrame, WelcomeFrame
 from penstock.runtime.settings import WorkerSettings
-from penstock.runtime.wire import BrokenLink
+from penstock.runtime.wire import BrokenLink, WireError
 from penstock.runtime.zmq_transport import ZmqTransport, make_secrets
 from penstock.spark.preflight import await_slots
 from penstock.spark.task import Attempt, task
@@ -140,7 +140,7 @@ class SparkGang:
                 if isinstance(frame, HelloFrame):
                     self._on_hello(transport, frame)
                 yield frame
-        except BrokenLink as error:
+        except (BrokenLink, WireError) as error:
             if self._generation is not None:
                 self._failed(self._generation, error)
 

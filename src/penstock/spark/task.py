@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.ids import COORDINATOR, Generation, WorkerId
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.manifest import Manifest
-from penstock.runtime.frames import Endpoint, HelloFrame, StopFrame, WelcomeFrame
+from penstock.runtime.frames import Endpoint, Frame, HelloFrame, StopFrame, WelcomeFrame
 from penstock.runtime.loop import run_worker
 from penstock.runtime.memory import retain_freed_memory
 from penstock.runtime.settings import WorkerSettings
@@ -69,7 +69,8 @@ def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
         transport.connect(COORDINATOR, attempt.driver)
         hello = HelloFrame(attempt.generation, number, transport.endpoint, os.getpid())
         transport.send(COORDINATOR, hello)
-        welcome = _await_welcome(attempt, transport)
+        early: list[Frame] = []
+        welcome = _await_welcome(attempt, transport, early)
         if welcome is None:
             return
         for peer, endpoint in enumerate(welcome.endpoints):
@@ -88,7 +89,7 @@ def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
             store,
             attempt.manifest,
         )
-        run_worker(worker, transport, mail, clock, attempt.settings.slice_us)
+        run_worker(worker, transport, mail, clock, attempt.settings.slice_us, early)
         transport.flush()
         if worker.failure is not None:
             raise worker.failure
@@ -97,8 +98,11 @@ def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
         transport.close()
 
 
-def _await_welcome(attempt: Attempt, transport: ZmqTransport) -> WelcomeFrame | None:
-    """Wait until the gang is complete; None if it was called off."""
+def _await_welcome(attempt: Attempt, transport: ZmqTransport, early: list[Frame]) -> WelcomeFrame | None:
+    """Wait until the gang is complete; None if it was called off.
+
+    Workers that were welcomed sooner may be sending already: what comes from them is kept in `early`.
+    """
     clock = RealClock()
     until_ms = clock.now_ms() + attempt.welcome_ms_max
     while (left_ms := until_ms - clock.now_ms()) > 0:
@@ -109,6 +113,7 @@ def _await_welcome(attempt: Attempt, transport: ZmqTransport) -> WelcomeFrame | 
                 return frame
             if isinstance(frame, StopFrame):
                 return None
+            early.append(frame)
         transport.wait(left_ms)
     raise PenstockError(
         f"the driver did not answer within {attempt.welcome_ms_max} ms: it is gone, or this host cannot reach it"

@@ -90,8 +90,6 @@ MUTANTS = (
         "            return\n",
         "            encode, prepare, _ = list, list, error\n",
         "I1: what the operators hold is in no checkpoint.",
-        fault=FaultKind.FAIL_SNAPSHOT,
-        seeds=40,
     ),
     Mutant(
         "A failed write of in-flight data is acknowledged",
