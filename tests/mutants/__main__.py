@@ -60,7 +60,7 @@ def run(harness: Harness, mutants: list[Mutant]) -> int:
     stale = verdicts.total() - simulated - tested - survived
     print(
         f"{len(mutants)} mutants, {simulated + tested} caught ({simulated} by the simulator, {tested} by unit tests), "
-        f"{survived} survived" + (f", {stale} stale" if stale else "") + f"; {time.monotonic() - started:.0f} s"
+        f"{survived} survived" + (f", {stale} not judged" if stale else "") + f"; {time.monotonic() - started:.0f} s"
     )
     return 1 if survived or stale else 0
 

@@ -74,12 +74,12 @@ class Survived:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """The mutant was not tried: it is stale, or it does not even start."""
+    """Nobody can say whether the mutant would be caught: it is stale, or it does not even start."""
 
     reason: str
 
     def __str__(self) -> str:
-        return f"STALE: {self.reason}"
+        return f"NOT JUDGED: {self.reason}"
 
 
 Verdict = BySimulator | ByTest | Survived | Unusable
@@ -231,23 +231,29 @@ def _pool(jobs: int) -> Iterator[ThreadPoolExecutor]:
 
 def run_tests(tree: Path, tests: Sequence[str], deselected: Sequence[str] = ()) -> ByTest | Unusable | None:
     """Run tests up to the first failure; None if all of them pass."""
-    present = [test for test in tests if (tree / test.split("::")[0]).exists()]
-    if not present:
+    code, output = _pytest(tree, tests, "-x", *(f"--deselect={node}" for node in deselected))
+    if code in (0, _NO_TESTS):
         return None
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *present]
-    command += [f"--deselect={node}" for node in deselected]
+    failed = _FAILED.search(output)
+    return ByTest(failed[1]) if failed else Unusable(f"the tests could not be run: {_last_line(output)}")
+
+
+def failing_tests(tree: Path, tests: Sequence[str]) -> list[str]:
+    """All tests that fail."""
+    return _FAILED.findall(_pytest(tree, tests)[1])
+
+
+def _pytest(tree: Path, tests: Sequence[str], *options: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *options, *tests]
     process = _start(command, tree, subprocess.STDOUT)
     try:
         output, _ = process.communicate(timeout=TESTS_S_MAX)
     except subprocess.TimeoutExpired:
-        return Unusable(f"{' '.join(present)} did not end within {TESTS_S_MAX} s")
+        return -1, f"not at an end after {TESTS_S_MAX} s"
     finally:
         _kill(process)
         process.wait()
-    if process.returncode in (0, _NO_TESTS):
-        return None
-    failed = _FAILED.search(output)
-    return ByTest(failed[1]) if failed else Unusable(f"the tests could not be run: {_last_line(output)}")
+    return process.returncode, output
 
 
 def _last_line(text: str) -> str:
@@ -269,6 +275,8 @@ class Harness:
         self._pristine = pristine
         self._seeds = seeds
         self._jobs = jobs
+        self._failing: dict[tuple[str, ...], list[str]] = {}
+        """Tests that fail without any mutant; they mean nothing."""
 
     def check_baseline(self, mutants: Iterable[Mutant]) -> int:
         """Let the unchanged tree go through all seeds that any of `mutants` may be tried with; returns how many.
@@ -314,15 +322,19 @@ class Harness:
 
     def _judge_by_tests(self, tree: Path, tests: tuple[str, ...]) -> Verdict:
         """A test that fails has caught the mutant if it fails again, and passes without the mutant."""
+        if not tests:
+            return Survived()
         doubtful: list[str] = []
         while len(doubtful) < DOUBTFUL_MAX:
-            found = run_tests(tree, tests, doubtful)
+            found = run_tests(tree, tests, [*doubtful, *self._failing.get(tests, ())])
             if not isinstance(found, ByTest):
                 return found or Survived()
-            if run_tests(tree, [found.node]) is not None and run_tests(self._pristine, [found.node]) is None:
+            if run_tests(self._pristine, [found.node]) is not None:
+                self._failing[tests] = failing_tests(self._pristine, tests)
+            elif run_tests(tree, [found.node]) is not None:
                 return found
             doubtful.append(found.node)
-        return Unusable(f"tests fail with or without the mutant, or by chance: {', '.join(doubtful)}")
+        return Unusable(f"these tests fail only now and then: {', '.join(doubtful)}")
 
 
 def _with_fault(fault: FaultKind, first: int, only: str | None) -> Iterator[int]:

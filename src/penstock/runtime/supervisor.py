@@ -24,7 +24,7 @@ from penstock.protocol.history import AttemptRecord
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.restart import GiveUp, RestartAfter, RestartPolicy, decide_restart, recent
 from penstock.runtime.coordinator import Coordinator, Ending
-from penstock.runtime.frames import FailedFrame, Frame, HeartbeatFrame, StopFrame
+from penstock.runtime.frames import FailedFrame, Frame, HeartbeatFrame, HelloFrame, StopFrame
 from penstock.runtime.ports import Background, Clock, Transport
 from penstock.runtime.services import Journal
 from penstock.runtime.takeover import Claimed, RestoreOptions, take_over
@@ -220,7 +220,8 @@ class Supervisor:
         if coordinator is None or self.phase is not Phase.RUNNING or frame.generation != coordinator.generation:
             return
         worker = getattr(frame, "worker", None)
-        if worker is not None:
+        # One that says hello then waits for the others, and says nothing more until they have all come.
+        if worker is not None and not isinstance(frame, HelloFrame):
             self._heard_at_ms[worker] = self._clock.now_ms()
         if isinstance(frame, FailedFrame):
             where = f"{frame.subtask} on worker {frame.worker}" if frame.subtask else f"worker {frame.worker}"

@@ -136,7 +136,7 @@ MUTANTS = (
         "    actions = (SendBarrier(attempt.barrier.cancelled()), *answers(attempt.requests,",
         "    actions = (*(), *answers(attempt.requests,",
         "Abort and cancel go to everybody.",
-        first=100,
+        seeds=0,
     ),
     Mutant(
         "A subtask that is not ready uses up a tolerable failure",

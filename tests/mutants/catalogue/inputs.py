@@ -167,7 +167,7 @@ MUTANTS = (
         "    if barrier.is_cancel:\n"
         "        return state, ()\n",
         "Channels stay blocked and bytes stay captured for a checkpoint that is over.",
-        first=100,
+        seeds=0,
     ),
     Mutant(
         "A cancelled checkpoint leaves its channels blocked",

@@ -207,6 +207,14 @@ MUTANTS = (
         "Records of the slower channels become late.",
     ),
     Mutant(
+        "Nobody downstream is told of the event time that was restored",
+        OWN,
+        _SUBTASK,
+        "            self._pass_on_watermark(restored.watermark)\n",
+        "",
+        "Event time would stand still there until the next watermark, and go back in the next checkpoint.",
+    ),
+    Mutant(
         "The event time of a subtask is not restored",
         OWN,
         _SUBTASK,
