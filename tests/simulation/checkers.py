@@ -151,7 +151,7 @@ def _check_cuts(cluster: Cluster, manifest: Manifest) -> None:
 
 def _check_event_time(cluster: Cluster, manifest: Manifest) -> None:
     """Watermarks are captured in their places: none is lost, and none is ahead of the records it speaks for."""
-    if manifest.shape != cluster.plan.shape():
+    if cluster.is_rotten or manifest.shape != cluster.plan.shape():
         # A driver that was replaced by one at another parallelism has completed its last one.
         return
     clocks = _clocks_of(manifest)
@@ -307,7 +307,7 @@ def _check_commits(cluster: Cluster) -> None:
 
 def _check_counts(cluster: Cluster) -> None:
     """What the counting operators hold in the end is what they were given, restored or not."""
-    if cluster.has_refused or not cluster.manifests:
+    if cluster.has_refused or cluster.is_rotten or not cluster.manifests:
         return
     final = cluster.manifests[-1]
     for operator, numbers in cluster.topology.counted.items():

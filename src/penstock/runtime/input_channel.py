@@ -18,7 +18,18 @@ from penstock.runtime.items import BarrierItem, BatchItem, Captured, EndItem, It
 class InputChannel:
     """One input channel of a subtask."""
 
-    __slots__ = ("blocked", "capturing", "channel", "credit", "listed", "queue", "queued_batches", "watermark")
+    __slots__ = (
+        "blocked",
+        "capturing",
+        "channel",
+        "credit",
+        "held",
+        "listed",
+        "queue",
+        "queued_batches",
+        "recovered",
+        "watermark",
+    )
 
     def __init__(self, channel: Channel, window_bytes: int) -> None:
         self.channel = channel
@@ -27,6 +38,10 @@ class InputChannel:
         self.queued_batches = 0
         self.watermark = MIN_WATERMARK
         self.blocked = False
+        self.held = False
+        """Whether its live records must wait for recovered ones of the same edge on other channels."""
+        self.recovered = 0
+        """How many recovered items are still in front."""
         self.listed = False
         """Whether the subtask has it on its list of channels to read."""
         self.capturing: list[Captured] | None = None
@@ -34,7 +49,7 @@ class InputChannel:
 
     @property
     def is_readable(self) -> bool:
-        return bool(self.queue) and not self.blocked
+        return bool(self.queue) and not self.blocked and not self.held
 
     def receive(self, item: Item) -> None:
         """Queue what has arrived; on a late channel it is channel state as well."""
@@ -47,10 +62,13 @@ class InputChannel:
     def recover(self, items: list[Captured]) -> None:
         """Put recovered records in front of everything that has arrived (I2)."""
         self.queue.extendleft(reversed(items))
+        self.recovered += len(items)
         self.queued_batches += sum(isinstance(item, BatchItem) for item in items)
 
     def pop(self) -> Item:
         item = self.queue.popleft()
+        if self.recovered:
+            self.recovered -= 1
         if isinstance(item, BatchItem):
             self.queued_batches -= 1
         return item

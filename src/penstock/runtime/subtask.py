@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.api.operator import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import PenstockError, UserCodeError
-from penstock.ids import COORDINATOR, ChannelId, CheckpointId, SubtaskId
+from penstock.ids import COORDINATOR, ChannelId, CheckpointId, EdgeId, SubtaskId
 from penstock.plan.physical import Channel, PhysicalPlan
 from penstock.protocol.barrier import Barrier
 from penstock.runtime.chain import OperatorChain
@@ -69,6 +69,8 @@ class Subtask:
         )
         self._slices = SlicePolicy(settings.slice_us, settings.slice_rows_max)
         self._readable: deque[InputChannel] = deque()
+        self._recovering: dict[EdgeId, list[InputChannel]] = {}
+        """The channels of edges that still have recovered records to be read before the live ones."""
         self._watermark = MIN_WATERMARK
         self._passed_on = MIN_WATERMARK
         """What downstream has been told. A checkpoint holds this one: what is held back is held back again."""
@@ -90,7 +92,9 @@ class Subtask:
             self._discover_later()
         for channel, items in restored.channels.items():
             self.inputs[channel].recover(items)
-            self._list(self.inputs[channel])
+        self._hold_back()
+        for arriving in self.inputs.values():
+            self._list(arriving)
         if restored.watermark is not None and restored.watermark > MIN_WATERMARK:
             self._watermark = restored.watermark
             self._pass_on_watermark(restored.watermark)
@@ -100,6 +104,31 @@ class Subtask:
         if not self.inputs and self.chain.source is None:
             # Nothing will ever come here, as to all but the first subtask behind a global exchange.
             self._end()
+
+    def _hold_back(self) -> None:
+        """Let the recovered records of an edge all pass before its live ones.
+
+        After a rescale, now or before the checkpoint, a key may come from another sender than its recovered records,
+        and between two channels nothing else keeps their order (I2). Other edges do not wait: an operator that reads
+        selectively would wait for ever.
+        """
+        for edge in {channel.channel.edge.id for channel in self.inputs.values()}:
+            channels = [channel for channel in self.inputs.values() if channel.channel.edge.id == edge]
+            if any(channel.recovered for channel in channels):
+                self._recovering[edge] = channels
+                for channel in channels:
+                    channel.held = not channel.recovered
+
+    def _release_if_recovered(self, reading: InputChannel) -> None:
+        edge = reading.channel.edge.id
+        if not self._recovering or reading.recovered or edge not in self._recovering:
+            return
+        reading.held = True
+        if any(channel.recovered for channel in self._recovering[edge]):
+            return
+        for channel in self._recovering.pop(edge):
+            channel.held = False
+            self._unblocked(channel)
 
     def _discover_later(self) -> None:
         """Ask the source again and again for splits that have appeared, if it says that some may."""
@@ -210,6 +239,7 @@ class Subtask:
             reading.listed = False
             if reading.is_readable:
                 self._read(reading)
+                self._release_if_recovered(reading)
                 self._settle(reading)
                 self._list(reading)
                 return True
