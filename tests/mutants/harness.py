@@ -315,7 +315,7 @@ class Harness:
             try:
                 mutant.apply(tree)
             except Stale as stale:
-                return Unusable(str(stale))
+                return Unusable(f"stale, {stale}")
             seeds = self._seeds_of(mutant)
             found = simulate(tree, seeds, mutant.only) if seeds else None
             return found or self._judge_by_tests(tree, mutant.tests or tests_of(tree, mutant.file))

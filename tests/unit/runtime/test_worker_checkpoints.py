@@ -664,6 +664,14 @@ class TestRestoring:
             bench.barrier(sender, unaligned(1))
         return bench.manifest(1), bench.store
 
+    def test_event_time_does_not_go_back_behind_what_was_restored(self) -> None:
+        manifest, store = self.interrupted()
+        seen = Seen()
+        bench = Bench(join(seen), store=store, manifest=manifest).started()
+        bench.watermark(RIGHT, 35)
+        bench.work()
+        assert seen.watermarks == [], "40 was reached before"
+
     @pytest.mark.parametrize("inline_bytes_max", [0, 10**6])
     def test_state_comes_back_and_recovered_records_come_before_live_ones(self, inline_bytes_max: int) -> None:
         manifest, store = self.interrupted(inline_bytes_max=inline_bytes_max)
