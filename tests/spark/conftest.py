@@ -24,6 +24,8 @@ def make_session(master: str) -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
         "spark.python.task.killTimeout": "500ms",
+        # On a slow machine executors may fail to come up in time; the master must not give up on us for that.
+        "spark.deploy.maxExecutorRetries": "-1",
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         "spark.log.level": "ERROR",
         "spark.ui.showConsoleProgress": "false",
