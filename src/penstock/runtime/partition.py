@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.errors import PipelineError
 from penstock.ids import KeyGroup
+from penstock.plan.physical import reachable
 from penstock.protocol.key_groups import owner_of
 from penstock.protocol.manifest import Partitioning
 from penstock.runtime.keys import key_groups
@@ -177,10 +178,7 @@ class Rescale(Partitioner):
 def rescale_receivers(sender: int, senders: int, receivers: int) -> range:
     """The receivers of `sender` on a rescale edge; never empty, and every receiver belongs to some sender."""
     _check_receivers(receivers)
-    if receivers < senders:
-        receiver = sender * receivers // senders
-        return range(receiver, receiver + 1)
-    return range(sender * receivers // senders, (sender + 1) * receivers // senders)
+    return reachable(Partitioning.RESCALE, sender, senders, receivers)
 
 
 def rescale_senders(receiver: int, senders: int, receivers: int) -> range:
