@@ -12,11 +12,12 @@ from penstock.errors import FencedError, NoReadableCheckpoint
 from penstock.ids import CheckpointId, EdgeId, SubtaskId
 from penstock.plan.physical import Channel
 from penstock.protocol.coordinator_state import Mode
-from penstock.protocol.manifest import Cut, Manifest, Side, StateKind, blobs_of
+from penstock.protocol.manifest import ChannelSegment, Cut, Manifest, Side, StateKind, blobs_of
 from penstock.protocol.recovery import FallBack
 from penstock.runtime.channel_state import decode_batches, decode_items
 from penstock.runtime.frames import AcknowledgeFrame, Frame
 from penstock.runtime.items import BatchItem, Captured, WatermarkItem
+from penstock.runtime.keys import key_groups
 from penstock.runtime.supervisor import Phase
 from penstock.runtime.worker import Worker
 from penstock.storage import paths
@@ -97,9 +98,27 @@ def _in_flight(cluster: Cluster, manifest: Manifest) -> list[Numbers]:
     found = []
     for report in manifest.reports:
         for channel in report.channels:
-            data = read_segment(cluster.disk.store, channel.segment)
-            found += [numbers_of(batch) for batch in decode_batches(data)]
+            items = _items_of(cluster, channel)
+            found += [numbers_of(item.batch) for item in items if isinstance(item, BatchItem)]
     return found
+
+
+def _items_of(cluster: Cluster, channel: ChannelSegment) -> list[Captured]:
+    """What a segment holds of its channel: by what its fields say, not by the code that restores it."""
+    (key,) = {edge.key for edge in cluster.plan.edges if edge.id == channel.edge}
+    own = range(channel.key_group_first, channel.key_group_end)
+    items: list[Captured] = []
+    row = 0
+    for item in decode_items(read_segment(cluster.disk.store, channel.segment)):
+        if isinstance(item, WatermarkItem):
+            items += [item] if channel.has_watermarks else []
+            continue
+        counts = np.arange(row, row + item.batch.num_rows) >= channel.first_row
+        if own:
+            counts &= np.isin(key_groups(item.batch, key, cluster.plan.max_parallelism), own)
+        items.append(BatchItem(item.batch.filter(pa.array(counts)), 0, 0))
+        row += item.batch.num_rows
+    return items
 
 
 def _check_identity(cluster: Cluster, manifest: Manifest) -> None:
@@ -184,11 +203,11 @@ def _clocks_of(manifest: Manifest) -> dict[SubtaskId, int]:
 
 
 def _items_of_channels(cluster: Cluster, manifest: Manifest) -> dict[tuple[EdgeId, int, int], list[Captured]]:
-    """What each channel holds, in its order: what the receiver held is older."""
+    """What each channel holds, in its order: what was recovered is older, then what the receiver held."""
     held: dict[tuple[EdgeId, int, int], list[Captured]] = {}
     segments = [channel for report in manifest.reports for channel in report.channels]
-    for segment in sorted(segments, key=lambda segment: segment.side is Side.SENDER):
-        items = decode_items(read_segment(cluster.disk.store, segment.segment))
+    for segment in sorted(segments, key=lambda segment: (-segment.age, segment.side is Side.SENDER)):
+        items = _items_of(cluster, segment)
         held.setdefault((segment.edge, segment.sender, segment.receiver), []).extend(items)
     return held
 

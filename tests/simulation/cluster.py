@@ -88,11 +88,7 @@ class Driver:
     def launch(self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None) -> None:
         cluster = self.cluster
         cluster.restores += manifest is not None
-        # A checkpoint during the recovery from a rescale may hold older and newer records of one key on two channels,
-        # and which of them are read first after the next restore is open. Nothing is lost or doubled by that.
-        cluster.launches_since_rescale += cluster.has_rescaled
-        if cluster.launches_since_rescale > 1:
-            cluster.world.checks_order = False
+        cluster.restores_inflight += manifest is not None and any(report.channels for report in manifest.reports)
         # All at once, as a gang is: nobody sends before everybody can be reached.
         delay = cluster.rng.randint(50, 2000)
         cluster.scheduler.at(self.process.elapsed_us + delay, lambda: self._start_gang(generation, plan, manifest))
@@ -177,8 +173,6 @@ class Cluster:
         self.disk = Disk()
         self.disk.on_created = self._on_created
         self._rescales = list(scenario.rescales)
-        self.has_rescaled = False
-        self.launches_since_rescale = 0
         self.scale(scenario.load.parallelism)
         self.is_verbose = is_verbose
         self.story: list[str] = []
@@ -186,6 +180,8 @@ class Cluster:
         self.on_manifest: list[Callable[[Manifest], None]] = []
         self.crashes = 0
         self.restores = 0
+        self.restores_inflight = 0
+        """Of these, from checkpoints that held in-flight data."""
         self.is_rotten = False
         self._writes_fail_until_us = 0
         self._driver_dies_at: tuple[int, bool] | None = None
@@ -307,7 +303,6 @@ class Cluster:
             case FaultKind.RESCALE:
                 self.kill_driver(driver)
                 self.scale(self._rescales.pop(0))
-                self.has_rescaled = True
             case FaultKind.KILL_DRIVER_AT_STORE:
                 self._driver_dies_at = (1 + int(fault.pick * 12), fault.duration_us % 2 == 0)
             case FaultKind.SECOND_DRIVER:

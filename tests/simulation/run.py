@@ -26,6 +26,7 @@ class Result:
     inflight_bytes: int = 0
     crashes: int = 0
     restores: int = 0
+    restores_inflight: int = 0
     violations: list[str] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
 
@@ -45,6 +46,7 @@ def run_seed(seed: int, only: str | None = None, is_verbose: bool = False) -> Re
     result.story = cluster.story
     result.completed = len(cluster.manifests)
     result.crashes, result.restores = cluster.crashes, cluster.restores
+    result.restores_inflight = cluster.restores_inflight
     for manifest in cluster.manifests:
         result.unaligned += any(report.cut is not Cut.ALIGNED for report in manifest.reports)
         result.inflight_bytes += sum(report.figures.inflight_bytes for report in manifest.reports)
@@ -74,6 +76,7 @@ class Summary:
     unaligned: int = 0
     inflight_bytes: int = 0
     with_inflight: int = 0
+    with_restored: int = 0
     crashes: int = 0
     restores: int = 0
     failed: list[Result] = field(default_factory=list)
@@ -85,6 +88,7 @@ class Summary:
         self.unaligned += result.unaligned
         self.inflight_bytes += result.inflight_bytes
         self.with_inflight += result.inflight_bytes > 0
+        self.with_restored += result.restores_inflight > 0
         self.crashes += result.crashes
         self.restores += result.restores
         if result.violations:
@@ -94,7 +98,8 @@ class Summary:
         took = time.monotonic() - self.started
         return (
             f"seeds {self.seeds}, checkpoints completed {self.completed}, unaligned {self.unaligned}, "
-            f"in-flight bytes captured {self.inflight_bytes} (in {self.with_inflight} seeds), crashes {self.crashes}, "
-            f"restores {self.restores}, violations {len(self.failed)}; "
+            f"in-flight bytes captured {self.inflight_bytes} (in {self.with_inflight} seeds, "
+            f"restored in {self.with_restored}), crashes {self.crashes}, restores {self.restores}, "
+            f"violations {len(self.failed)}; "
             f"{took:.1f} s, {self.seeds / max(took, 1e-9):.1f} seeds/s"
         )

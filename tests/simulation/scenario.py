@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.protocol.coordinator_state import Mode, Policy
 from penstock.protocol.recovery import FallBack
@@ -98,7 +98,10 @@ def draw(seed: int, only: str | None = None) -> Scenario:
     faults = [_fault(rng) for _ in range(rng.choice([0, 1, 1, 2, 3]))]
     rescales = [rng.randint(1, 4) for fault in faults if fault.kind is FaultKind.RESCALE]
     if new is not None:
-        # Rescale once under way, then fail again while that recovery is going on.
+        # Rescale once under way, then fail again while that recovery is going on; always with data in flight.
+        policy = replace(policy, mode=rng.choice([Mode.UNALIGNED, Mode.ALIGNED_WITH_TIMEOUT]), expiry_ms=2000)
+        policy = replace(policy, alignment_timeout_ms=rng.choice([0, 1]))
+        capture = 1 << 20
         faults = [
             Fault(FaultKind.RESCALE, rng.randint(1, 3), rng.randint(0, 4_000), 0, rng.random()),
             Fault(FaultKind.KILL_WORKER, rng.randint(3, 5), rng.randint(0, 3_000), 0, rng.random()),
@@ -118,10 +121,12 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         window_bytes=window,
         output_bytes_max=rng.choice([200, 600]),
         capture_bytes_max=capture,
+        backlog_bytes_max=rng.choice([500, 1 << 20]),
         slice_us=rng.choice([400, 2000]),
         source_rows_max=rows,
         source_retry_ms=1,
-        late_barrier_timeout_ms=rng.choice([30, 300]),
+        # With many subtasks behind a slow sink, one that must stay aligned takes longer to pass a barrier on.
+        late_barrier_timeout_ms=rng.choice([30, 300]) if parallelism <= 3 else 1000,
         heartbeat_ms=5,
         driver_silence_ms_max=200,
         segment_bytes=256,

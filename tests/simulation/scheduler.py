@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
+_LOOK_EVERY = 16
+
 
 class Scheduler:
     """Runs callbacks at virtual microseconds. The only source of time and order in the simulator."""
@@ -28,12 +30,17 @@ class Scheduler:
         return self._count - len(self._heap)
 
     def run(self, until: Callable[[], bool], limit_us: int, events_max: int) -> bool:
-        """Run until the condition holds: True. False if time, events or things to do run out first."""
-        for _ in range(events_max):
+        """Run until the condition holds: True. False if time, events or things to do run out first.
+
+        The condition is looked at every few events only.
+        """
+        heap, pop = self._heap, heapq.heappop
+        for _ in range(events_max // _LOOK_EVERY):
             if until():
                 return True
-            if not self._heap or self._heap[0][0] > limit_us:
-                return False
-            self.now_us, _, call = heapq.heappop(self._heap)
-            call()
+            for _ in range(_LOOK_EVERY):
+                if not heap or heap[0][0] > limit_us:
+                    return until()
+                self.now_us, _, call = pop(heap)
+                call()
         return until()

@@ -32,7 +32,6 @@ class World:
         """How often user code is still to fail at each place."""
         self.violations: list[str] = []
         self.is_pumping = True
-        self.checks_order = True
         self.slow_us = 0
 
     def spend(self, us: int) -> None:

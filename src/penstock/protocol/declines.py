@@ -22,7 +22,6 @@ class DeclineReason(enum.Enum):
     """Not every subtask acknowledged in time."""
     CAPTURE_OVERFLOW = "in-flight data beyond the bound"
     LATE_BARRIER_TIMEOUT = "a late barrier did not arrive in time"
-    RECOVERY_MARKER_MISSING = "recovered channel without its marker"
     SNAPSHOT_FAILED = "snapshot failed"
     """User code or an operator raised while its state was taken."""
     STORAGE_FAILED = "state could not be written"

@@ -90,15 +90,28 @@ class StateSegment:
 
 @dataclass(frozen=True, slots=True)
 class ChannelSegment:
-    """In-flight data of one channel, an Arrow IPC stream in the channel's order, watermarks included."""
+    """In-flight data of one channel, an Arrow IPC stream in the channel's order, watermarks included.
+
+    A checkpoint that is taken while a recovery goes on refers to the bytes of the earlier checkpoint instead of
+    writing them again: the fields from `age` on say what of them is still to be processed, and by whom.
+    """
 
     edge: EdgeId
     sender: int
     receiver: int
     side: Side
     segment: Segment
-    batches: int
     rows: int
+    """In these bytes; of some that are not this channel's, or are processed already, see below."""
+    age: int = 0
+    """How many recoveries the records have waited through. Of one edge, the older ones go first."""
+    first_row: int = 0
+    """The rows before this one are processed."""
+    key_group_first: int = 0
+    key_group_end: int = 0
+    """Half open; only rows of these key groups are this channel's. All are, if both are 0."""
+    has_watermarks: bool = True
+    """False if the watermarks among the rows speak for other senders than the channel has now."""
 
 
 @dataclass(frozen=True, slots=True)

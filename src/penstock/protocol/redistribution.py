@@ -12,8 +12,9 @@ record in flight must find exactly one new owner (I9):
 | other in-flight data | receiver r goes to r modulo the new number of receivers |
 
 In-flight data are restored on the receiving side, in front of everything live. Their channel may not exist
-any more; the records of one old channel stay together and in order on one new one (I2). Watermarks in flight
-are kept only where a channel is the same as before: elsewhere they would speak for records of other senders.
+any more; the records of one old channel stay together and in order on one new one (I2). Of an edge the records
+that have been recovered before come first: a key may have changed its channel since. Watermarks in flight are
+kept only where a channel is the same as before: elsewhere they would speak for records of other senders.
 
 Pure: computed alike by every worker, from the manifest alone.
 """
@@ -21,7 +22,7 @@ Pure: computed alike by every worker, from the manifest alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from penstock.errors import RestoreError
 from penstock.ids import EdgeId, OperatorName
@@ -39,18 +40,6 @@ from penstock.protocol.manifest import (
     StateSegment,
     SubtaskReport,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelShare:
-    """In-flight data of one old channel, for one new receiver; goes to its channel from `sender`."""
-
-    sender: int
-    segments: tuple[ChannelSegment, ...]
-    """In the order of the channel."""
-    is_filtered: bool
-    """Whether rows of other owners must be left out."""
-    keeps_watermarks: bool
 
 
 def check_fits(manifest: Manifest, shape: PipelineShape, allow_dropped_state: bool = False) -> None:
@@ -173,42 +162,62 @@ def watermark_of(manifest: Manifest, operator: OperatorName, index: int, paralle
 
 def channels_of(
     manifest: Manifest, edge: EdgeShape, receiver: int, senders: Sequence[int], max_parallelism: int
-) -> tuple[ChannelShare, ...]:
-    """What new receiver number `receiver` of `edge` takes over; `senders` are those it has channels from."""
+) -> tuple[ChannelSegment, ...]:
+    """What new receiver number `receiver` of `edge` takes over, as segments of the channels that it has now.
+
+    `senders` are those it has channels from. The segments are in the order in which they are to be read, and one
+    recovery older than in the manifest. If a checkpoint is taken before they are read, they go into it as they are.
+    """
     before = next((old for old in manifest.shape.edges if old.edge == edge.edge), None)
     if before is None:
         return ()
-    held = _held(manifest, edge.edge)
-    shares = []
-    for (old_sender, old_receiver), segments in sorted(held.items()):
-        if not _takes_over(before, edge, old_receiver, receiver, max_parallelism):
+    is_same = before.senders == edge.senders and before.receivers == edge.receivers
+    taken = []
+    for segment in _held(manifest, edge.edge):
+        counts = _counting(segment, before, edge, receiver, max_parallelism)
+        if counts is None:
             continue
-        is_same = before.senders == edge.senders and before.receivers == edge.receivers
-        is_filtered = edge.partitioning is Partitioning.HASH and before.receivers != edge.receivers
-        sender = old_sender if is_same else senders[old_sender % len(senders)]
-        shares.append(ChannelShare(sender, segments, is_filtered, keeps_watermarks=is_same))
-    return tuple(shares)
+        taken.append(
+            replace(
+                segment,
+                sender=segment.sender if is_same else senders[segment.sender % len(senders)],
+                receiver=receiver,
+                side=Side.RECEIVER,
+                age=segment.age + 1,
+                key_group_first=counts.start,
+                key_group_end=counts.stop,
+                has_watermarks=segment.has_watermarks and is_same,
+            )
+        )
+    return tuple(taken)
 
 
-def _held(manifest: Manifest, edge: EdgeId) -> dict[tuple[int, int], tuple[ChannelSegment, ...]]:
-    """The captured segments of each channel of an edge, in the channel's order: the receiver's are older."""
-    held: dict[tuple[int, int], list[ChannelSegment]] = {}
-    for report in manifest.reports:
-        for segment in report.channels:
-            if segment.edge == edge:
-                held.setdefault((segment.sender, segment.receiver), []).append(segment)
-    return {ends: tuple(sorted(found, key=_age)) for ends, found in held.items()}
+def _held(manifest: Manifest, edge: EdgeId) -> list[ChannelSegment]:
+    """The captured segments of an edge: the oldest first, and of one age in the order of their channels.
+
+    What the receiver of a channel held is older than what its sender held.
+    """
+    held = [segment for report in manifest.reports for segment in report.channels if segment.edge == edge]
+    return sorted(held, key=lambda segment: (-segment.age, segment.sender, segment.receiver, _SIDES[segment.side]))
 
 
-def _age(segment: ChannelSegment) -> int:
-    return 0 if segment.side is Side.RECEIVER else 1
+_SIDES = {Side.RECEIVER: 0, Side.SENDER: 1}
+
+_ALL = range(0)
 
 
-def _takes_over(before: EdgeShape, after: EdgeShape, old: int, new: int, max_parallelism: int) -> bool:
+def _counting(
+    segment: ChannelSegment, before: EdgeShape, after: EdgeShape, new: int, max_parallelism: int
+) -> range | None:
+    """Of which key groups rows of `segment` belong to new receiver `new`: `_ALL` of them, or None at all."""
+    counted = range(segment.key_group_first, segment.key_group_end)
     if before.receivers == after.receivers:
-        return old == new
+        return counted if segment.receiver == new else None
     if after.partitioning is not Partitioning.HASH:
-        return old % after.receivers == new
-    theirs = key_groups_of(old, before.receivers, max_parallelism)
+        return _ALL if segment.receiver % after.receivers == new else None
+    theirs = counted if counted else key_groups_of(segment.receiver, before.receivers, max_parallelism)
     ours = key_groups_of(new, after.receivers, max_parallelism)
-    return theirs.start < ours.stop and ours.start < theirs.stop
+    both = range(max(theirs.start, ours.start), min(theirs.stop, ours.stop))
+    if not both:
+        return None
+    return counted if both == theirs else both

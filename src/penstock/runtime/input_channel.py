@@ -1,7 +1,7 @@
 """The receiving end of a channel: a queue, and what of it belongs to a checkpoint.
 
-The queue is bounded by the credit that was granted, plus what was recovered. Everything here is a list of
-references to immutable batches: capturing copies nothing.
+The queue is bounded by the credit that was granted. What was recovered is read before it, from the backlog.
+Everything here is a list of references to immutable batches: capturing copies nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from penstock.api.operator import MIN_WATERMARK
 from penstock.ids import CheckpointId
 from penstock.plan.physical import Channel
 from penstock.protocol.credit import ReceiverCredit
+from penstock.runtime.backlog import Backlog
 from penstock.runtime.items import BarrierItem, BatchItem, Captured, EndItem, Item, WatermarkItem
 
 
@@ -19,6 +20,7 @@ class InputChannel:
     """One input channel of a subtask."""
 
     __slots__ = (
+        "backlog",
         "blocked",
         "capturing",
         "channel",
@@ -27,7 +29,6 @@ class InputChannel:
         "listed",
         "queue",
         "queued_batches",
-        "recovered",
         "watermark",
     )
 
@@ -39,9 +40,9 @@ class InputChannel:
         self.watermark = MIN_WATERMARK
         self.blocked = False
         self.held = False
-        """Whether its live records must wait for recovered ones of the same edge on other channels."""
-        self.recovered = 0
-        """How many recovered items are still in front."""
+        """Whether its next records must wait for older ones of the same edge on other channels."""
+        self.backlog: Backlog | None = None
+        """Recovered records that come before everything in the queue (I2); None when all are processed."""
         self.listed = False
         """Whether the subtask has it on its list of channels to read."""
         self.capturing: list[Captured] | None = None
@@ -49,7 +50,9 @@ class InputChannel:
 
     @property
     def is_readable(self) -> bool:
-        return bool(self.queue) and not self.blocked and not self.held
+        if self.blocked or self.held:
+            return False
+        return bool(self.queue) if self.backlog is None else self.backlog.is_loaded
 
     def receive(self, item: Item) -> None:
         """Queue what has arrived; on a late channel it is channel state as well."""
@@ -59,16 +62,8 @@ class InputChannel:
         if self.capturing is not None and isinstance(item, BatchItem | WatermarkItem):
             self.capturing.append(item)
 
-    def recover(self, items: list[Captured]) -> None:
-        """Put recovered records in front of everything that has arrived (I2)."""
-        self.queue.extendleft(reversed(items))
-        self.recovered += len(items)
-        self.queued_batches += sum(isinstance(item, BatchItem) for item in items)
-
     def pop(self) -> Item:
         item = self.queue.popleft()
-        if self.recovered:
-            self.recovered -= 1
         if isinstance(item, BatchItem):
             self.queued_batches -= 1
         return item

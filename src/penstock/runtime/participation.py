@@ -218,19 +218,21 @@ class Participation:
             # The snapshot failed at once and was declined: there is nothing to capture for.
             return
         for channel in sorted(queued):
-            items = self._inputs[channel].in_front_of_barrier(checkpoint)
-            pending.inputs[channel] = CapturedChannel(self._inputs[channel].channel, Side.RECEIVER, items)
+            arriving = self._inputs[channel]
+            items = arriving.in_front_of_barrier(checkpoint)
+            backlog = arriving.backlog.remaining() if arriving.backlog is not None else []
+            pending.inputs[channel] = CapturedChannel(arriving.channel, Side.RECEIVER, items, backlog)
             if channel in late:
-                self._inputs[channel].capturing = items
+                arriving.capturing = items
             # Without its barrier in front of it, what follows may be read or may be the next barrier.
-            self._unblocked(self._inputs[channel])
+            self._unblocked(arriving)
         self._count(pending.inflight_bytes)
 
     def _count(self, size: int) -> None:
         if self._pending is None:
             return
         self._pending.counted_bytes += size
-        if not self._services.budget.take(size):
+        if not self._services.capture_budget.take(size):
             self._feed(alignment.CaptureOverflowed(self._pending.checkpoint))
 
     def _abandon(self, checkpoint: CheckpointId) -> None:
@@ -243,7 +245,7 @@ class Participation:
 
     def _drop(self, checkpoint: CheckpointId) -> None:
         if self._pending is not None and self._pending.checkpoint <= checkpoint:
-            self._services.budget.give_back(self._pending.counted_bytes)
+            self._services.capture_budget.give_back(self._pending.counted_bytes)
             self._pending = None
 
     def _decline(self, checkpoint: CheckpointId, reason: DeclineReason, detail: str = "") -> None:
@@ -296,25 +298,27 @@ class Participation:
         if pending is None or not (pending.inputs_complete and pending.outputs_complete):
             return
         captured = [held for held in pending.captured() if held.items]
+        backlog = [segment for held in pending.captured() for segment in held.backlog]
         if not captured:
-            pending.channels = ()
+            pending.channels = tuple(backlog)
             self._acknowledge_if_durable(pending)
             return
 
-        def work() -> tuple[ChannelSegment, ...]:
-            inline = services.settings.inline_bytes_max
-            return write_channels(services.store, pending.checkpoint, services.generation, subtask, captured, inline)
+        def work() -> list[ChannelSegment]:
+            return write_channels(
+                services.store, pending.checkpoint, services.generation, subtask, captured, services.settings
+            )
 
-        services.background.submit(work, lambda outcome: self._on_channels_written(pending, outcome))
+        def done(outcome: list[ChannelSegment] | Exception) -> None:
+            if self._pending is not pending:
+                return
+            if isinstance(outcome, Exception):
+                self._storage_failed(pending, outcome)
+                return
+            pending.channels = (*backlog, *outcome)
+            self._acknowledge_if_durable(pending)
 
-    def _on_channels_written(self, pending: PendingSnapshot, outcome: tuple[ChannelSegment, ...] | Exception) -> None:
-        if self._pending is not pending:
-            return
-        if isinstance(outcome, Exception):
-            self._storage_failed(pending, outcome)
-            return
-        pending.channels = outcome
-        self._acknowledge_if_durable(pending)
+        services.background.submit(work, done)
 
     def _storage_failed(self, pending: PendingSnapshot, error: Exception) -> None:
         self._abandon(pending.checkpoint)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.ids import Generation
-from penstock.runtime.capture_budget import CaptureBudget
+from penstock.runtime.budget import Budget
 from penstock.runtime.ports import Background, Clock, Transport
 from penstock.runtime.settings import WorkerSettings
 from penstock.runtime.timers import Timers
@@ -28,5 +28,8 @@ class Services:
     background: Background
     store: Store
     timers: Timers
-    budget: CaptureBudget
+    capture_budget: Budget
+    """For in-flight data that checkpoints capture (I7)."""
+    backlog_budget: Budget
+    """For recovered in-flight data in memory."""
     journal: Journal | None = None

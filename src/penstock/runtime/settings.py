@@ -19,6 +19,8 @@ class WorkerSettings:
     """A subtask stops working while an output channel has so much waiting for credit."""
     capture_bytes_max: int = 256 * MIB
     """In-flight data that one worker captures for one checkpoint; beyond, the checkpoint is declined (I7)."""
+    backlog_bytes_max: int = 64 * MIB
+    """Recovered in-flight data that one worker holds in memory; the rest is read from the checkpoint in time."""
     slice_us: int = 4_000
     """How long one call into the operators of a chain should take."""
     slice_rows_max: int = 131_072
@@ -34,7 +36,7 @@ class WorkerSettings:
     driver_silence_ms_max: int = 30_000
     """A worker that has not heard of the driver for so long ends itself."""
     segment_bytes: int = 4 * MIB
-    """Keyed state is written in pieces of about this size, cut between key groups."""
+    """State is written in pieces of about this size: keyed state cut between key groups, in-flight data anywhere."""
     inline_bytes_max: int = 4_096
     """State smaller than this travels inside the manifest instead of a file of its own."""
 

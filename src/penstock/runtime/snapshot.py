@@ -7,7 +7,7 @@ and the barrier has left every output queue. When all is durable the subtask ack
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from penstock.ids import ChannelId, CheckpointId, Generation, OperatorName, SubtaskId
@@ -27,6 +27,7 @@ from penstock.protocol.manifest import (
 from penstock.runtime.channel_state import encode_batches, encode_items
 from penstock.runtime.context import Piece
 from penstock.runtime.items import BatchItem, Captured, captured_bytes
+from penstock.runtime.settings import WorkerSettings
 from penstock.storage import paths
 from penstock.storage.blob import write_segments
 from penstock.storage.port import Store
@@ -39,6 +40,8 @@ class CapturedChannel:
     channel: Channel
     side: Side
     items: list[Captured]
+    backlog: list[ChannelSegment] = field(default_factory=list)
+    """What was recovered and is still to be processed: in an earlier checkpoint, so it is not written again."""
 
 
 @dataclass(slots=True)
@@ -131,18 +134,34 @@ def write_channels(
     generation: Generation,
     subtask: SubtaskId,
     captured: list[CapturedChannel],
-    inline_bytes_max: int,
-) -> tuple[ChannelSegment, ...]:
-    """Encode and write the in-flight data of a subtask. Runs in the background."""
-    held = [channel for channel in captured if channel.items]
+    settings: WorkerSettings,
+) -> list[ChannelSegment]:
+    """Encode and write the in-flight data of a subtask. Runs in the background.
+
+    In segments of a bounded size, so that a recovery needs only a few of them in memory at a time.
+    """
     path = paths.blob(checkpoint, generation, subtask, paths.BlobContent.CHANNELS)
-    parts = [[memoryview(encode_items(channel.items))] for channel in held]
-    segments = write_segments(store, path, parts, inline_bytes_max)
-    return tuple(_channel_segment(channel, segment) for channel, segment in zip(held, segments, strict=True))
+    cut = [(held, items) for held in captured for items in _cut(held.items, settings.segment_bytes)]
+    parts = [[memoryview(encode_items(items))] for _, items in cut]
+    segments = write_segments(store, path, parts, settings.inline_bytes_max)
+    return [_channel_segment(held, items, segment) for (held, items), segment in zip(cut, segments, strict=True)]
 
 
-def _channel_segment(held: CapturedChannel, segment: Segment) -> ChannelSegment:
-    batches = [item.batch for item in held.items if isinstance(item, BatchItem)]
+def _cut(items: list[Captured], target_bytes: int) -> Iterator[list[Captured]]:
+    """Runs of `items` of about `target_bytes` each, one item at least."""
+    run: list[Captured] = []
+    size = 0
+    for item in items:
+        if run and size >= target_bytes:
+            yield run
+            run, size = [], 0
+        run.append(item)
+        size += item.size if isinstance(item, BatchItem) else 0
+    if run:
+        yield run
+
+
+def _channel_segment(held: CapturedChannel, items: list[Captured], segment: Segment) -> ChannelSegment:
+    rows = sum(item.batch.num_rows for item in items if isinstance(item, BatchItem))
     ends = held.channel.sender.index, held.channel.receiver.index
-    rows = sum(batch.num_rows for batch in batches)
-    return ChannelSegment(held.channel.edge.id, *ends, held.side, segment, len(batches), rows)
+    return ChannelSegment(held.channel.edge.id, *ends, held.side, segment, rows)

@@ -14,9 +14,11 @@ import pyarrow as pa
 
 from penstock.api.operator import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import PenstockError, UserCodeError
-from penstock.ids import COORDINATOR, ChannelId, CheckpointId, EdgeId, SubtaskId
+from penstock.ids import COORDINATOR, ChannelId, CheckpointId, SubtaskId
 from penstock.plan.physical import Channel, PhysicalPlan
 from penstock.protocol.barrier import Barrier
+from penstock.runtime.backlog import Backlog
+from penstock.runtime.backlog_reader import BacklogReader
 from penstock.runtime.chain import OperatorChain
 from penstock.runtime.frames import CreditFrame, EndedFrame
 from penstock.runtime.input_channel import InputChannel
@@ -69,8 +71,7 @@ class Subtask:
         )
         self._slices = SlicePolicy(settings.slice_us, settings.slice_rows_max)
         self._readable: deque[InputChannel] = deque()
-        self._recovering: dict[EdgeId, list[InputChannel]] = {}
-        """The channels of edges that still have recovered records to be read before the live ones."""
+        self.backlogs = BacklogReader(subtask, plan.max_parallelism, services)
         self._watermark = MIN_WATERMARK
         self._passed_on = MIN_WATERMARK
         """What downstream has been told. A checkpoint holds this one: what is held back is held back again."""
@@ -90,9 +91,7 @@ class Subtask:
             self.chain.source.restore(restored.splits)
             self.chain.source.discover(restored.split_names)
             self._discover_later()
-        for channel, items in restored.channels.items():
-            self.inputs[channel].recover(items)
-        self._hold_back()
+        self.backlogs.begin(self.inputs.values(), restored.channels, self._unblocked)
         for arriving in self.inputs.values():
             self._list(arriving)
         if restored.watermark is not None and restored.watermark > MIN_WATERMARK:
@@ -104,31 +103,6 @@ class Subtask:
         if not self.inputs and self.chain.source is None:
             # Nothing will ever come here, as to all but the first subtask behind a global exchange.
             self._end()
-
-    def _hold_back(self) -> None:
-        """Let the recovered records of an edge all pass before its live ones.
-
-        After a rescale, now or before the checkpoint, a key may come from another sender than its recovered records,
-        and between two channels nothing else keeps their order (I2). Other edges do not wait: an operator that reads
-        selectively would wait for ever.
-        """
-        for edge in {channel.channel.edge.id for channel in self.inputs.values()}:
-            channels = [channel for channel in self.inputs.values() if channel.channel.edge.id == edge]
-            if any(channel.recovered for channel in channels):
-                self._recovering[edge] = channels
-                for channel in channels:
-                    channel.held = not channel.recovered
-
-    def _release_if_recovered(self, reading: InputChannel) -> None:
-        edge = reading.channel.edge.id
-        if not self._recovering or reading.recovered or edge not in self._recovering:
-            return
-        reading.held = True
-        if any(channel.recovered for channel in self._recovering[edge]):
-            return
-        for channel in self._recovering.pop(edge):
-            channel.held = False
-            self._unblocked(channel)
 
     def _discover_later(self) -> None:
         """Ask the source again and again for splits that have appeared, if it says that some may."""
@@ -169,7 +143,7 @@ class Subtask:
     def on_barrier(self, channel: ChannelId, barrier: Barrier) -> None:
         arriving = self.inputs[channel]
         overtakes = barrier.is_unaligned and not self._aligned_only
-        if overtakes or barrier.is_cancel or not (arriving.queue or arriving.blocked):
+        if overtakes or barrier.is_cancel or not (arriving.backlog or arriving.queue or arriving.blocked):
             self.participation.on_reached(channel, barrier)
             return
         arriving.receive(BarrierItem(barrier, self._services.clock.now_ms()))
@@ -238,12 +212,22 @@ class Subtask:
             reading = self._readable.popleft()
             reading.listed = False
             if reading.is_readable:
-                self._read(reading)
-                self._release_if_recovered(reading)
+                if reading.backlog is not None:
+                    self._read_backlog(reading, reading.backlog)
+                else:
+                    self._read(reading)
                 self._settle(reading)
                 self._list(reading)
                 return True
         return False
+
+    def _read_backlog(self, reading: InputChannel, backlog: Backlog) -> None:
+        item = backlog.take(self._slices.rows_max)
+        if isinstance(item, BatchItem):
+            self._process(item.batch, reading.channel.edge.input, self._services.clock.now_us())
+        else:
+            self._on_watermark(reading, item.watermark)
+        self.backlogs.after_read(reading)
 
     def _read(self, reading: InputChannel) -> None:
         item = reading.queue[0]
@@ -253,20 +237,22 @@ class Subtask:
             self._give_credit(reading, taken.cost)
         elif isinstance(item, WatermarkItem):
             reading.pop()
-            reading.watermark = item.watermark
-            self._advance(min(channel.watermark for channel in self.inputs.values()))
+            self._on_watermark(reading, item.watermark)
         elif not self.chain.is_idle:
             # Records are still being worked on in the background; their results come before the end.
             self._wait_until_idle(reading)
         else:
             assert isinstance(item, EndItem)
             reading.pop()
-            reading.watermark = MAX_WATERMARK
             self._open_channels -= 1
-            self._advance(min(channel.watermark for channel in self.inputs.values()))
+            self._on_watermark(reading, MAX_WATERMARK)
             self.participation.on_end_reached(reading.channel.id)
             if self._open_channels == 0:
                 self._end()
+
+    def _on_watermark(self, reading: InputChannel, watermark: int) -> None:
+        reading.watermark = watermark
+        self._advance(min(channel.watermark for channel in self.inputs.values()))
 
     def _process(self, batch: pa.RecordBatch, source: int, started_us: int) -> None:
         self.rows_in += batch.num_rows
@@ -320,7 +306,7 @@ class Subtask:
 
     def _settle(self, channel: InputChannel) -> None:
         """Take barriers off the front at once: they wait for nobody."""
-        while channel.queue and not channel.blocked and isinstance(channel.queue[0], BarrierItem):
+        while channel.queue and not (channel.blocked or channel.backlog) and isinstance(channel.queue[0], BarrierItem):
             item = channel.pop()
             assert isinstance(item, BarrierItem)
             barrier = item.barrier.aged(self._services.clock.now_ms() - item.since_ms)

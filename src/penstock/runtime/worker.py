@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.ids import COORDINATOR, Generation, SubtaskId, WorkerId
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.manifest import Manifest
-from penstock.runtime.capture_budget import CaptureBudget
+from penstock.runtime.budget import Budget
 from penstock.runtime.frames import (
     BarrierFrame,
     BatchFrame,
@@ -71,9 +71,18 @@ class Worker:
         self.generation = generation
         self._plan = plan
         self._manifest = manifest
-        timers, budget = Timers(clock), CaptureBudget(settings.capture_bytes_max)
-        guarded = _Guarded(background, self._call_back)
-        self._services = Services(generation, settings, clock, transport, guarded, store, timers, budget, journal)
+        self._services = Services(
+            generation,
+            settings,
+            clock,
+            transport,
+            _Guarded(background, self._call_back),
+            store,
+            Timers(clock),
+            Budget(settings.capture_bytes_max),
+            Budget(settings.backlog_bytes_max),
+            journal,
+        )
         self.subtasks: dict[SubtaskId, Subtask] = {}
         self._order: list[Subtask] = []
         self._turn = 0
@@ -190,7 +199,12 @@ class Worker:
     @property
     def captured_bytes(self) -> int:
         """In-flight data held for checkpoints that are not durable yet."""
-        return self._services.budget.bytes_held
+        return self._services.capture_budget.bytes_held
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Recovered in-flight data in memory."""
+        return self._services.backlog_budget.bytes_held
 
     @property
     def can_work(self) -> bool:

@@ -149,17 +149,6 @@ MUTANTS = (
         tests=("tests/unit/protocol/test_barrier.py", "tests/unit/protocol/test_alignment.py"),
     ),
     Mutant(
-        "A missing recovery marker is not counted",
-        "004",
-        "protocol/declines.py",
-        "_UNCOUNTED = frozenset(\n    {\n        DeclineReason.SUBTASK_NOT_READY,\n",
-        "_UNCOUNTED = frozenset(\n    {\n        DeclineReason.RECOVERY_MARKER_MISSING,\n"
-        "        DeclineReason.SUBTASK_NOT_READY,\n",
-        "It says that the recovery is broken, and must end the job after a while.",
-        seeds=0,
-        tests=("tests/unit/protocol/test_barrier.py", "tests/unit/protocol/test_alignment.py"),
-    ),
-    Mutant(
         "After an overflow the next checkpoint is unaligned again",
         OWN,
         _TRIGGER,

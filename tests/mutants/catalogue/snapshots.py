@@ -39,10 +39,10 @@ MUTANTS = (
         "Records that are captured are sorted",
         "001",
         "runtime/snapshot.py",
-        "    parts = [[memoryview(encode_items(channel.items))] for channel in held]\n",
+        "    parts = [[memoryview(encode_items(items))] for _, items in cut]\n",
         "    def size(item: Captured) -> int:\n"
         "        return item.batch.num_rows if isinstance(item, BatchItem) else 0\n\n"
-        "    parts = [[memoryview(encode_items(sorted(channel.items, key=size)))] for channel in held]\n",
+        "    parts = [[memoryview(encode_items(sorted(items, key=size)))] for _, items in cut]\n",
         "I2: capture keeps a channel's order.",
     ),
     # --- committables ---
@@ -95,8 +95,8 @@ MUTANTS = (
         "A failed write of in-flight data is acknowledged",
         "003",
         _PARTICIPATION,
-        "            self._storage_failed(pending, outcome)\n            return\n        pending.channels = outcome\n",
-        "            outcome = ()\n        pending.channels = outcome\n",
+        "                self._storage_failed(pending, outcome)\n                return\n",
+        "                outcome = []\n",
         "I3: what a manifest names is durable; I1: records are missing.",
         seeds=0,
     ),

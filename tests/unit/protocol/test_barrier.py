@@ -81,4 +81,4 @@ def test_a_checkpoint_at_a_bad_moment_is_not_counted_and_everything_else_is() ->
 
 
 def test_every_reason_reads_as_words() -> None:
-    assert len({reason.value for reason in DeclineReason}) == len(DeclineReason) == 11
+    assert len({reason.value for reason in DeclineReason}) == len(DeclineReason) == 10

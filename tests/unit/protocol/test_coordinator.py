@@ -253,7 +253,7 @@ class TestCollecting:
         count = SubtaskReport(
             COUNT_0,
             Cut.TIMED_OUT,
-            channels=(ChannelSegment(edge, 0, 0, Side.RECEIVER, Segment(4, 0, "blob"), batches=1, rows=1),),
+            channels=(ChannelSegment(edge, 0, 0, Side.RECEIVER, Segment(4, 0, "blob"), rows=1),),
         )
         run = triggered()
         run.now_ms = 1_100

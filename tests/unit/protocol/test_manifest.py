@@ -57,7 +57,7 @@ FULL = Manifest(
             SubtaskId(COUNT, 1),
             Cut.OVERTAKEN,
             states=(StateSegment(COUNT, "total", StateKind.KEYED, Segment(10, 99, "a/blob", 5), 3, 64, 128),),
-            channels=(ChannelSegment(EDGE, 0, 1, Side.SENDER, Segment(2, 7, inline=b"\x00\xff"), 1, 1),),
+            channels=(ChannelSegment(EDGE, 0, 1, Side.SENDER, Segment(2, 7, inline=b"\x00\xff"), 1),),
             splits=(SplitState(READ, "part-0", b'{"offset": 12}'),),
             committables=(Committable(OperatorName("sink"), 1, b"\x80file"),),
             watermarks=((COUNT, -5),),
@@ -65,7 +65,7 @@ FULL = Manifest(
         ),
         SubtaskReport(
             SubtaskId(READ, 0),
-            channels=(ChannelSegment(EDGE, 0, 1, Side.RECEIVER, Segment(1, 1, "b/blob"), 1, 1),),
+            channels=(ChannelSegment(EDGE, 0, 1, Side.RECEIVER, Segment(1, 1, "b/blob"), 1),),
             committables=(Committable(OperatorName("sink"), 0, b"other"),),
         ),
     ),

@@ -24,7 +24,6 @@ from penstock.protocol.manifest import (
     SubtaskReport,
 )
 from penstock.protocol.redistribution import (
-    ChannelShare,
     channels_of,
     check_fits,
     splits_of,
@@ -42,7 +41,7 @@ def piece(operator: OperatorName, kind: StateKind, number: int, groups: range = 
 
 
 def flight(sender: int, receiver: int, side: Side, edge: EdgeId = EDGE) -> ChannelSegment:
-    return ChannelSegment(edge, sender, receiver, side, Segment(1, 100 * sender + receiver), 1, 1)
+    return ChannelSegment(edge, sender, receiver, side, Segment(1, 100 * sender + receiver), 1)
 
 
 def shape(
@@ -205,9 +204,8 @@ class TestChannels:
             SubtaskReport(subtask(READ, 0), channels=(sent,)),
             SubtaskReport(subtask(COUNT, 1), channels=(received,)),
         )
-        assert channels_of(held, held.shape.edges[0], 1, [0, 1], 128) == (
-            ChannelShare(0, (received, sent), is_filtered=False, keeps_watermarks=True),
-        )
+        taken = channels_of(held, held.shape.edges[0], 1, [0, 1], 128)
+        assert taken == (replace(received, age=1), replace(sent, side=Side.RECEIVER, age=1))
         assert channels_of(held, held.shape.edges[0], 0, [0, 1], 128) == ()
 
     def test_an_edge_that_is_new_starts_with_nothing(self) -> None:
@@ -220,9 +218,25 @@ class TestChannels:
 
     def test_with_other_senders_the_rows_need_no_filter_but_watermarks_speak_for_nobody(self) -> None:
         after = EdgeShape(EDGE, Partitioning.HASH, 1, 2)
-        assert channels_of(FULL, after, 1, [0], 128) == (
-            ChannelShare(0, (flight(0, 1, Side.SENDER),), is_filtered=False, keeps_watermarks=False),
-        )
+        (taken,) = channels_of(FULL, after, 1, [0], 128)
+        assert taken == replace(flight(0, 1, Side.RECEIVER), age=1, has_watermarks=False)
+
+    def test_what_was_recovered_before_comes_first_whatever_its_channel(self) -> None:
+        young, old = flight(0, 1, Side.RECEIVER), replace(flight(1, 1, Side.RECEIVER), age=2)
+        oldest = replace(flight(1, 1, Side.RECEIVER), age=3)
+        held = manifest(shape(), SubtaskReport(subtask(COUNT, 1), channels=(young, oldest, old)))
+        taken = channels_of(held, held.shape.edges[0], 1, [0, 1], 128)
+        assert [(segment.age, segment.sender) for segment in taken] == [(4, 1), (3, 1), (1, 0)]
+
+    def test_what_counts_of_a_segment_becomes_less_with_each_rescale_and_never_more(self) -> None:
+        half = replace(flight(0, 0, Side.RECEIVER), key_group_first=32, key_group_end=64, first_row=7)
+        held = manifest(shape(1, 2), SubtaskReport(subtask(COUNT, 0), channels=(half,)))
+        one = channels_of(held, EdgeShape(EDGE, Partitioning.HASH, 1, 1), 0, [0], 128)
+        assert [(each.key_group_first, each.key_group_end, each.first_row) for each in one] == [(32, 64, 7)]
+        after = EdgeShape(EDGE, Partitioning.HASH, 1, 3)
+        three = [channels_of(held, after, receiver, [0], 128) for receiver in range(3)]
+        kept = [[(each.key_group_first, each.key_group_end, each.first_row) for each in part] for part in three]
+        assert kept == [[(32, 43, 7)], [(43, 64, 7)], []]
 
     def test_keyed_records_are_read_by_all_who_may_own_some_of_them_and_filtered(self) -> None:
         # The keyed exchange of 7 to 2 that lost records elsewhere: old receiver 3 straddles both new ones.
@@ -231,10 +245,13 @@ class TestChannels:
         held = manifest(before, SubtaskReport(subtask(COUNT, 0), channels=tuple(old)))
         after = EdgeShape(EDGE, Partitioning.HASH, 2, 2)
         shares = [channels_of(held, after, receiver, [0, 1], 128) for receiver in range(2)]
-        taken = [[(each.segments[0].sender, each.segments[0].receiver) for each in part] for part in shares]
+        taken = [[divmod(each.segment.crc32, 100) for each in part] for part in shares]
         assert taken[0] == [(sender, receiver) for sender in range(2) for receiver in range(4)]
         assert taken[1] == [(sender, receiver) for sender in range(2) for receiver in range(3, 7)]
-        assert all(each.is_filtered and not each.keeps_watermarks for part in shares for each in part)
+        middle = key_groups_of(3, 7, 128)
+        counted = [[(each.key_group_first, each.key_group_end) for each in part[:4]] for part in shares]
+        assert counted == [[(0, 0), (0, 0), (0, 0), (middle.start, 64)], [(64, middle.stop), (0, 0), (0, 0), (0, 0)]]
+        assert not any(each.has_watermarks for part in shares for each in part)
 
     def test_other_records_of_receiver_r_go_to_r_modulo_the_new_number(self) -> None:
         before = shape(3, 5, Partitioning.REBALANCE, ())
@@ -242,6 +259,6 @@ class TestChannels:
         held = manifest(before, SubtaskReport(subtask(READ, 2), channels=old))
         after = EdgeShape(EDGE, Partitioning.REBALANCE, 2, 2)
         shares = [channels_of(held, after, receiver, [0, 1], 128) for receiver in range(2)]
-        assert [[each.segments[0].receiver for each in part] for part in shares] == [[0, 2, 4], [1, 3]]
+        assert [[each.segment.crc32 - 200 for each in part] for part in shares] == [[0, 2, 4], [1, 3]]
         assert {each.sender for part in shares for each in part} == {0}
-        assert not any(each.is_filtered for part in shares for each in part)
+        assert not any(each.key_group_end for part in shares for each in part)

@@ -70,15 +70,6 @@ class TestInput:
         buffers = [batch.column(0).buffers()[1].address for batch in (whole.batch, head)]
         assert buffers[0] == buffers[1]
 
-    def test_recovered_records_cost_nothing_and_come_before_everything_that_has_arrived(self) -> None:
-        channel = self.channel(item(9), waiting(1))
-        channel.recover([item(1, cost=0), WatermarkItem(3), item(2, cost=0)])
-        assert [values([each.batch]) for each in channel.queue if isinstance(each, BatchItem)] == [[1], [2], [9]]
-        assert isinstance(channel.queue[1], WatermarkItem)
-        assert channel.queued_batches == 3
-        assert channel.consumed(channel.take_slice(10).cost) == 0
-        assert channel.credit.owed == 0
-
     def test_what_is_captured_is_a_list_of_references(self) -> None:
         first, mark, second = item(1), WatermarkItem(5), item(2)
         channel = self.channel(first, mark, second)

@@ -70,9 +70,14 @@ def in_flight(bench: Bench, report: SubtaskReport) -> dict[tuple[str, Side], lis
     """The captured records and watermarks of each edge and side."""
     found: dict[tuple[str, Side], list[object]] = {}
     for segment in report.channels:
-        items = decode_items(read_segment(bench.store, segment.segment))
-        held = [values([each.batch]) if isinstance(each, BatchItem) else each.watermark for each in items]
-        found[str(segment.edge), segment.side] = held
+        held, row = found.setdefault((str(segment.edge), segment.side), []), 0
+        for item in decode_items(read_segment(bench.store, segment.segment)):
+            if isinstance(item, BatchItem):
+                unprocessed = item.batch.slice(max(0, segment.first_row - row))
+                held += [values([unprocessed])] if unprocessed.num_rows else []
+                row += item.batch.num_rows
+            else:
+                held.append(item.watermark)
     return found
 
 
@@ -736,7 +741,7 @@ class TestRestoring:
         bench.batch(RIGHT, 200)
         while seen.processed[-1:] != [200]:
             assert bench.worker.work()
-        assert bench.subtask.inputs[bench.channel(LEFT)].queue
+        assert bench.subtask.inputs[bench.channel(LEFT)].backlog
 
     def test_sources_go_on_behind_their_positions(self) -> None:
         first = Bench(read(Numbers({"a": [], "b": list(range(6))}))).started()

@@ -1,10 +1,10 @@
-"""The bound on in-flight data that one worker holds for checkpoints (I7)."""
+"""Bounds on the memory of one worker: what it captures for checkpoints (I7), and what it reads back."""
 
 from __future__ import annotations
 
 
-class CaptureBudget:
-    """Counts captured bytes, over all subtasks of a worker."""
+class Budget:
+    """Counts bytes, over all subtasks of a worker."""
 
     __slots__ = ("bytes_held", "bytes_max")
 
