@@ -109,7 +109,10 @@ def _items_of(cluster: Cluster, channel: ChannelSegment) -> list[Captured]:
     own = range(channel.key_group_first, channel.key_group_end)
     items: list[Captured] = []
     row = 0
-    for item in decode_items(read_segment(cluster.disk.store, channel.segment)):
+    stored = decode_items(read_segment(cluster.disk.store, channel.segment))
+    if not (own or channel.first_row) and channel.has_watermarks:
+        return stored
+    for item in stored:
         if isinstance(item, WatermarkItem):
             items += [item] if channel.has_watermarks else []
             continue

@@ -98,15 +98,19 @@ def draw(seed: int, only: str | None = None) -> Scenario:
     faults = [_fault(rng) for _ in range(rng.choice([0, 1, 1, 2, 3]))]
     rescales = [rng.randint(1, 4) for fault in faults if fault.kind is FaultKind.RESCALE]
     if new is not None:
-        # Rescale once under way, then fail again while that recovery is going on; always with data in flight.
-        policy = replace(policy, mode=rng.choice([Mode.UNALIGNED, Mode.ALIGNED_WITH_TIMEOUT]), expiry_ms=2000)
-        policy = replace(policy, alignment_timeout_ms=rng.choice([0, 1]))
+        # Under way at the old parallelism; rescaled; failed when a checkpoint was taken while recovering from that;
+        # rescaled once more, or back; failed again. Slow behind a fast source, so that there is always data in flight.
+        policy = replace(
+            policy,
+            interval_ms=rng.choice([2, 5]),
+            expiry_ms=2000,
+            mode=rng.choice([Mode.UNALIGNED, Mode.ALIGNED_WITH_TIMEOUT]),
+            alignment_timeout_ms=rng.choice([0, 1]),
+        )
+        load = replace(load, count=rng.randint(60, 100), slow_us=rng.choice([300, 600]))
         capture = 1 << 20
-        faults = [
-            Fault(FaultKind.RESCALE, rng.randint(1, 3), rng.randint(0, 4_000), 0, rng.random()),
-            Fault(FaultKind.KILL_WORKER, rng.randint(3, 5), rng.randint(0, 3_000), 0, rng.random()),
-            Fault(FaultKind.RESCALE, rng.randint(4, 6), rng.randint(0, 3_000), 0, rng.random()),
-        ]
+        kinds = [FaultKind.RESCALE, FaultKind.KILL_WORKER, FaultKind.RESCALE, FaultKind.KILL_WORKER]
+        faults = [Fault(kind, 1 + n, rng.randint(0, 2_000), 0, rng.random()) for n, kind in enumerate(kinds)]
         rescales = [new, rng.choice([parallelism, new])]
     rotten = any(fault.kind is FaultKind.ROT for fault in faults)
     supervisor = SupervisorSettings(

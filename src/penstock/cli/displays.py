@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.figures import shown_bytes, shown_count, shown_ms, shown_seconds
-from penstock.cli.readings import Reading, declined_text, first_line, plain_line
+from penstock.cli.readings import Reading, declined_text, first_line, plain_line, recovery_text
 from penstock.protocol.history import AttemptRecord
 
 _LINE_EVERY_S = 2.0
@@ -114,6 +114,8 @@ def panel_of(reading: Reading, hint: str = "", width: int = _WIDTH_MAX) -> Panel
     table.add_row("checkpoint", *_checkpoint(reading.completed))
     declined = declined_text(reading.declined) if reading.declined is not None else ""
     table.add_row("", "", Text(declined, style="yellow"))
+    recovery = "" if status.recovery is None else recovery_text(status.recovery)
+    table.add_row("recovery", "" if recovery else "none", recovery)
     table.add_row("restarts", str(status.restarts), Text(first_line(status.last_error or ""), style="red"))
     title = Text.assemble(
         (status.name, "bold"), "  ", (reading.phase, _PHASE_STYLES.get(reading.phase, "yellow")), "  "

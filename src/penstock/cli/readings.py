@@ -10,6 +10,7 @@ from typing import Protocol
 from penstock.cli.figures import shown_bytes, shown_count, shown_ms, shown_seconds
 from penstock.ids import CheckpointId, WorkerId
 from penstock.protocol.history import AttemptRecord
+from penstock.runtime.recovery_figures import RecoveryFigures
 from penstock.spark.job import Status
 
 _WINDOW_S = 5.0
@@ -93,6 +94,22 @@ def checkpoint_text(record: AttemptRecord) -> str:
     return f"{record.checkpoint} {shown_ms(record.duration_ms)} {how} {size}"
 
 
+def recovery_text(recovery: RecoveryFigures) -> str:
+    """`state back after 310ms, first record after 340ms, 1.2 GB to drain`."""
+    if recovery.read_ms is None:
+        return "reading state"
+    parts = [f"state back after {shown_ms(recovery.read_ms)}"]
+    if recovery.first_record_ms is not None:
+        parts.append(f"first record after {shown_ms(recovery.first_record_ms)}")
+    if recovery.filter_ms:
+        parts.append(f"filtered in {shown_ms(recovery.filter_ms)}")
+    if recovery.drained_ms is None:
+        parts.append(f"{shown_bytes(recovery.bytes_left)} to drain")
+    else:
+        parts.append(f"drained after {shown_ms(recovery.drained_ms)}")
+    return ", ".join(parts)
+
+
 def plain_line(reading: Reading) -> str:
     """One line for a log."""
     status = reading.status
@@ -102,6 +119,7 @@ def plain_line(reading: Reading) -> str:
         f"in={shown_count(status.rows_in)} ({shown_count(reading.rows_in_per_s)}/s) "
         f"out={shown_count(status.rows_out)} ({shown_count(reading.rows_out_per_s)}/s) "
         f"backpressure={status.backpressure_percent}% checkpoint={checkpoint} restarts={status.restarts}"
+        + (f" recovery=({recovery_text(status.recovery)})" if status.recovery is not None else "")
     )
 
 

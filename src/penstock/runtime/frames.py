@@ -16,6 +16,7 @@ from penstock.ids import ChannelId, CheckpointId, Generation, SubtaskId, WorkerI
 from penstock.protocol.barrier import Barrier
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import SubtaskReport
+from penstock.runtime.recovery_figures import RecoveryFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,8 @@ class HeartbeatFrame:
     rows_in: int = 0
     rows_out: int = 0
     backpressured_percent: int = 0
+    recovery: RecoveryFigures | None = None
+    """None if the attempt began without a checkpoint."""
 
 
 Frame: TypeAlias = (

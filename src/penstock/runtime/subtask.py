@@ -25,6 +25,7 @@ from penstock.runtime.input_channel import InputChannel
 from penstock.runtime.items import BarrierItem, BatchItem, EndItem, WatermarkItem
 from penstock.runtime.output_channel import OutputChannel
 from penstock.runtime.participation import Participation
+from penstock.runtime.recovery_figures import RecoveryFigures
 from penstock.runtime.restore import Restored
 from penstock.runtime.router import Router
 from penstock.runtime.services import Services
@@ -80,6 +81,10 @@ class Subtask:
         self.is_restored = False
         self.has_ended = False
         self.rows_in = 0
+        self._began_ms = services.clock.now_ms()
+        self._read_ms: int | None = None
+        self._first_record_ms: int | None = None
+        self._drained_ms: int | None = None
 
     # --- restoring ---
 
@@ -98,11 +103,24 @@ class Subtask:
             self._watermark = restored.watermark
             self._pass_on_watermark(restored.watermark)
         self.is_restored = True
+        self._read_ms = self._elapsed_ms()
+        self._note_if_drained()
         self.participation.on_restored()
         self.chain.on_restored()
         if not self.inputs and self.chain.source is None:
             # Nothing will ever come here, as to all but the first subtask behind a global exchange.
             self._end()
+
+    def recovery(self) -> RecoveryFigures:
+        filter_ms, left = self.backlogs.filter_us // 1000, self.backlogs.bytes_left
+        return RecoveryFigures(self._read_ms, filter_ms, self._first_record_ms, self._drained_ms, left)
+
+    def _elapsed_ms(self) -> int:
+        return self._services.clock.now_ms() - self._began_ms
+
+    def _note_if_drained(self) -> None:
+        if self._drained_ms is None and self.backlogs.is_done:
+            self._drained_ms = self._elapsed_ms()
 
     def _discover_later(self) -> None:
         """Ask the source again and again for splits that have appeared, if it says that some may."""
@@ -228,6 +246,7 @@ class Subtask:
         else:
             self._on_watermark(reading, item.watermark)
         self.backlogs.after_read(reading)
+        self._note_if_drained()
 
     def _read(self, reading: InputChannel) -> None:
         item = reading.queue[0]
@@ -256,6 +275,8 @@ class Subtask:
 
     def _process(self, batch: pa.RecordBatch, source: int, started_us: int) -> None:
         self.rows_in += batch.num_rows
+        if self._first_record_ms is None:
+            self._first_record_ms = self._elapsed_ms()
         self.chain.process(batch, source)
         self._slices.measured(batch.num_rows, self._services.clock.now_us() - started_us)
 

@@ -30,6 +30,7 @@ from penstock.runtime.frames import (
     WatermarkFrame,
 )
 from penstock.runtime.ports import Background, Clock, Transport
+from penstock.runtime.recovery_figures import combined
 from penstock.runtime.restore import Restored, restore
 from penstock.runtime.services import Journal, Services
 from penstock.runtime.settings import WorkerSettings
@@ -119,6 +120,7 @@ class Worker:
             sum(subtask.rows_in for subtask in self._order if subtask.chain.source is not None),
             sum(subtask.chain.sink.rows for subtask in self._order if subtask.chain.sink is not None),
             100 * held_up // count if count else 0,
+            combined(subtask.recovery() for subtask in self._order) if self._manifest is not None else None,
         )
         services.transport.send(COORDINATOR, beat)
         silent_ms = services.clock.now_ms() - self._heard_at_ms

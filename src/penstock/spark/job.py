@@ -24,6 +24,7 @@ from penstock.runtime.control import Control
 from penstock.runtime.export import export_checkpoint
 from penstock.runtime.frames import HeartbeatFrame
 from penstock.runtime.lease import BEAT_MS, Lease
+from penstock.runtime.recovery_figures import RecoveryFigures, combined
 from penstock.runtime.supervisor import Phase, Supervisor
 from penstock.runtime.threads import Mail, ThreadBackground
 from penstock.runtime.zmq_transport import RealClock
@@ -54,6 +55,8 @@ class Status:
     """Of the subtasks, how many are held up by a full output."""
     last_checkpoint: CheckpointId | None
     last_error: str | None
+    recovery: RecoveryFigures | None = None
+    """How far this attempt has come with what it restored; None if it began without a checkpoint."""
 
 
 class Job:
@@ -221,6 +224,7 @@ class Job:
             sum(beat.backpressured_percent for beat in beats) // max(1, len(beats)),
             completed[-1] if completed else None,
             str(error) if error is not None else None,
+            combined(beat.recovery for beat in beats if beat.recovery is not None),
         )
 
     def checkpoints(self) -> tuple[AttemptRecord, ...]:

@@ -9,9 +9,10 @@ import pytest
 from rich.console import Console
 
 from penstock.cli.displays import PlainDisplay, panel_of
-from penstock.cli.readings import Readings, first_line, plain_line
+from penstock.cli.readings import Readings, first_line, plain_line, recovery_text
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Cut
+from penstock.runtime.recovery_figures import RecoveryFigures
 from tests.unit.cli.kit import FakeJob, record, status
 
 
@@ -88,3 +89,14 @@ def test_an_error_is_cut_to_a_line() -> None:
     assert first_line("\n  one\ntwo") == "one"
     assert first_line("") == ""
     assert len(first_line("x" * 1000)) == 200
+
+
+def test_a_recovery_says_how_far_it_is_and_how_long_it_took() -> None:
+    under_way = RecoveryFigures(310, 12, 340, None, 1_200_000_000)
+    assert recovery_text(RecoveryFigures()) == "reading state"
+    assert recovery_text(under_way) == (
+        "state back after 310ms, first record after 340ms, filtered in 12ms, 1.2 GB to drain"
+    )
+    job = FakeJob()
+    job.now = replace(status(), recovery=replace(under_way, drained_ms=4_200, bytes_left=0))
+    assert plain_line(Readings(job, 0.0).take(0.0)).endswith("filtered in 12ms, drained after 4.2s)")

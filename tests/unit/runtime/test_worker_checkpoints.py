@@ -32,6 +32,7 @@ from penstock.runtime.frames import (
     WatermarkFrame,
 )
 from penstock.runtime.items import BatchItem
+from penstock.runtime.recovery_figures import RecoveryFigures
 from penstock.runtime.restore import Restored, restore
 from penstock.storage.blob import read_segment
 from penstock.storage.memory import MemoryStore
@@ -721,6 +722,22 @@ class TestRestoring:
         held = in_flight(bench, report)
         assert held == {LEFT_IN: [[3], 60, [4], [100]], RIGHT_IN: [[9]]}
         assert in_state(bench, report) == [1, 2]
+
+    def test_the_steps_of_a_recovery_are_timed(self) -> None:
+        manifest, store = self.interrupted()
+        bench = Bench(join(Seen()), store=store, manifest=manifest, slice_rows_max=1, heartbeat_ms=1000)
+        bench.worker.start()
+        assert bench.subtask.recovery() == RecoveryFigures()
+        bench.clock.advance(5)
+        bench.background.run()
+        left = sum(channel.segment.length for report in manifest.reports for channel in report.channels)
+        assert bench.subtask.recovery() == RecoveryFigures(read_ms=5, bytes_left=left)
+        bench.clock.advance(2)
+        bench.work(1)
+        bench.clock.advance(3)
+        assert bench.subtask.recovery() == RecoveryFigures(5, 0, 7, None, left)
+        bench.work()
+        assert bench.subtask.recovery() == RecoveryFigures(5, 0, 7, 10, 0)
 
     def test_an_aligned_checkpoint_during_recovery_waits_for_the_recovered_records(self) -> None:
         # 004: the end of a restore is when recovered records are consumed, not when they are read.
