@@ -31,7 +31,6 @@ class FileWorld:
         self.slow_us = slow_us
         self.rng = random.Random()
         self.is_pumping = True
-        self.checks_order = True
         for name in ("staged", "published", "failures"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
 
