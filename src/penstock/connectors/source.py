@@ -45,6 +45,15 @@ class SplitReader(ABC):
         """No later record of this split is older than this (event time, ms); None if unknown."""
         return None
 
+    def on_durable(self, offset: bytes) -> None:
+        """A checkpoint that holds `offset`, once returned by this reader, is durable: nobody needs what is before it.
+
+        Called on the mailbox thread, in order, though not for every checkpoint: each call covers all before it. A
+        crash may come first, so that the next reader is told instead, perhaps of the same offset again. Must neither
+        block nor raise. The trap: a savepoint, or an older checkpoint that is restored by hand, still points to
+        where it did; a source that throws away what is durable cannot go back there.
+        """
+
     def close(self) -> None:
         """Called once, also after a failure."""
 

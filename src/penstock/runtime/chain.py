@@ -145,9 +145,17 @@ class OperatorChain:
         return lambda: [piece for encode in encoders for piece in encode()]
 
     def prepare(self, checkpoint: CheckpointId, completed: CheckpointId) -> Callable[[], list[Committable]]:
+        """Cut a sink's output; and a source hears which checkpoint it gives its positions for, and which is durable."""
+        if self.source is not None:
+            self.source.prepare(checkpoint, completed)
         if self.sink is None:
             return list
         return self.sink.prepare(checkpoint, completed)
+
+    def on_durable(self, checkpoint: CheckpointId) -> None:
+        """A checkpoint is complete. A sink need not know before the next barrier, which says it too."""
+        if self.source is not None:
+            self.source.on_durable(checkpoint)
 
     def restore(self, operator: str, name: str, kind: StateKind, batches: list[pa.RecordBatch]) -> None:
         for context in self.contexts:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.api.operator import MAX_WATERMARK, MIN_WATERMARK
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
-from penstock.ids import OperatorName
+from penstock.ids import NO_CHECKPOINT, CheckpointId, OperatorName
 from penstock.protocol.manifest import SplitState
 
 
@@ -36,6 +36,10 @@ class SourceStage:
         self._readers: dict[str, SplitReader] = {}
         self._open: list[str] = []
         self._turn = 0
+        self._checkpoint = NO_CHECKPOINT
+        """The one that `positions` are taken for."""
+        self._noted: tuple[SplitState, ...] = ()
+        """Its positions, while it is not known to be durable."""
 
     def restore(self, splits: Mapping[str, SplitState]) -> None:
         """Positions to go on from; must be called before `discover`."""
@@ -79,9 +83,24 @@ class SourceStage:
             return MAX_WATERMARK if self.has_ended else MIN_WATERMARK
         return min(MIN_WATERMARK if clock is None else clock for clock in clocks)
 
+    def prepare(self, checkpoint: CheckpointId, completed: CheckpointId) -> None:
+        """The next `positions` are those of `checkpoint`; `completed` is the newest that is durable."""
+        self.on_durable(completed)
+        # One checkpoint at a time: the one before has completed, which was just said, or never will.
+        self._checkpoint, self._noted = checkpoint, ()
+
     def positions(self) -> tuple[SplitState, ...]:
         """Where to read on, split by split: exactly behind what `read` has returned (I1)."""
-        return tuple(SplitState(self.operator, name, reader.offset()) for name, reader in self._readers.items())
+        self._noted = tuple(SplitState(self.operator, name, reader.offset()) for name, reader in self._readers.items())
+        return self._noted
+
+    def on_durable(self, checkpoint: CheckpointId) -> None:
+        """Tell the readers, once, if it is the checkpoint that they gave their offsets for."""
+        if checkpoint != self._checkpoint:
+            return
+        noted, self._noted = self._noted, ()
+        for split in noted:
+            self._readers[split.split].on_durable(split.offset)
 
     def close(self) -> None:
         for reader in self._readers.values():

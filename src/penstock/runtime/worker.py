@@ -19,6 +19,7 @@ from penstock.runtime.budget import Budget
 from penstock.runtime.frames import (
     BarrierFrame,
     BatchFrame,
+    CompletedFrame,
     CreditFrame,
     EndFrame,
     FailedFrame,
@@ -190,12 +191,15 @@ class Worker:
             case TriggerFrame(_, barrier):
                 for subtask in self._order:
                     subtask.participation.on_trigger(barrier)
+            case CompletedFrame(_, checkpoint):
+                for subtask in self._order:
+                    subtask.chain.on_durable(checkpoint)
             case StopFrame():
                 self.stop()
             case HeartbeatFrame():
                 self._heard_at_ms = self._services.clock.now_ms()
             case _:
-                # Completion is known from the next barrier; nothing else is for a worker.
+                # Nothing else is for a worker.
                 pass
 
     @property

@@ -148,6 +148,19 @@ class NumberReader(SplitReader):
         self.source.closed.append(self.split)
 
 
+class Told(Numbers):
+    """Notes what its readers are told to be durable."""
+
+    def __init__(self, splits: dict[str, list[int]]) -> None:
+        super().__init__(splits)
+        self.durable: list[tuple[str, bytes]] = []
+
+    def open(self, split: str, offset: bytes | None) -> SplitReader:
+        reader = super().open(split, offset)
+        reader.on_durable = lambda noted: self.durable.append((split, noted))  # type: ignore[method-assign]
+        return reader
+
+
 class Staging(Sink):
     """Stages numbers as text. `failing` names calls that raise."""
 

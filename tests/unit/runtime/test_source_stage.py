@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.api.operator import MAX_WATERMARK, MIN_WATERMARK
-from penstock.ids import OperatorName
+from penstock.ids import CheckpointId, OperatorName
 from penstock.protocol.manifest import SplitState
 from penstock.runtime.source_stage import SourceStage, owned_splits
-from tests.unit.runtime.fake_ports import Numbers, values
+from tests.unit.runtime.fake_ports import Numbers, Told, values
 
 READ = OperatorName("read")
 
@@ -146,3 +146,43 @@ def test_all_readers_are_closed() -> None:
     reading.read(10)
     reading.close()
     assert source.closed == ["a", "b"]
+
+
+class TestWhatIsDurable:
+    def setup_method(self) -> None:
+        self.source = Told({"a": [1, 2, 3], "b": [10]})
+        self.stage = stage(self.source)
+
+    def snapshot(self, checkpoint: int, completed: int = 0) -> dict[str, bytes]:
+        self.stage.prepare(CheckpointId(checkpoint), CheckpointId(completed))
+        return positions(self.stage)
+
+    def test_the_readers_are_told_the_offsets_of_the_checkpoint_that_is_durable_and_not_those_of_now(
+        self,
+    ) -> None:
+        self.stage.read(100)
+        noted = self.snapshot(1)
+        self.stage.read(100)
+        assert self.source.durable == []
+        self.stage.on_durable(CheckpointId(1))
+        assert dict(self.source.durable) == noted != positions(self.stage)
+
+    def test_they_are_told_once_whether_by_the_notice_or_by_the_next_barrier(self) -> None:
+        self.snapshot(1)
+        self.stage.on_durable(CheckpointId(1))
+        self.snapshot(2, completed=1)
+        assert len(self.source.durable) == 2
+        self.snapshot(3, completed=2)
+        assert len(self.source.durable) == 4
+
+    def test_nobody_is_told_of_a_checkpoint_that_failed(self) -> None:
+        self.snapshot(1)
+        self.stage.read(100)
+        self.snapshot(2, completed=0)
+        self.stage.on_durable(CheckpointId(1))
+        assert self.source.durable == []
+
+    def test_nobody_is_told_of_the_checkpoint_that_was_restored(self) -> None:
+        self.snapshot(8, completed=7)
+        self.stage.on_durable(CheckpointId(7))
+        assert self.source.durable == []

@@ -35,6 +35,7 @@ from tests.unit.runtime.fake_ports import (
     Numbers,
     Seen,
     Staging,
+    Told,
     barrier,
     join,
     read,
@@ -221,6 +222,23 @@ class TestSources:
         bench.background.run()
         assert len(bench.transport.of(FailedFrame)) == 1
         assert bench.worker.has_stopped
+
+    def test_a_source_hears_of_a_durable_checkpoint_by_the_notice(self) -> None:
+        told = Told({"a": [0], "b": [1, 2, 3]})
+        bench = Bench(read(told)).started()
+        bench.work()
+        bench.trigger(barrier(1))
+        assert told.durable == []
+        bench.worker.deliver(CompletedFrame(GENERATION, barrier(1).checkpoint))
+        assert told.durable == [("b", b"3")]
+
+    def test_or_else_by_the_next_barrier(self) -> None:
+        told = Told({"a": [0], "b": [1, 2, 3]})
+        bench = Bench(read(told)).started()
+        bench.trigger(barrier(1))
+        bench.acknowledged()
+        bench.trigger(barrier(2, completed=1))
+        assert told.durable == [("b", b"0")]
 
 
 class TestWatermarks:
@@ -529,7 +547,6 @@ class TestFencing:
     def test_what_is_not_for_a_worker_is_ignored(self) -> None:
         bench = Bench(join(Seen())).started()
         bench.transport.sent.clear()
-        bench.worker.deliver(CompletedFrame(GENERATION, barrier(1).checkpoint))
         bench.worker.deliver(ReadyFrame(GENERATION, WorkerId(0)))
         assert (bench.transport.sent, bench.worker.has_stopped) == ([], False)
         assert bench.transport.of(AcknowledgeFrame) == []
