@@ -27,6 +27,12 @@ class SinkWriter(ABC):
     def write(self, batch: pa.RecordBatch) -> None:
         """Stage records. Must not publish them."""
 
+    @property
+    def wants_input(self) -> bool:
+        """False while it has as much in hand as it can take: its input waits in the channels then, where a barrier can
+        overtake it. It is asked after each `write`, and every few milliseconds until it is True again."""
+        return True
+
     @abstractmethod
     def prepare(self) -> Prepared:
         """Cut: what was written so far belongs to this checkpoint, what follows to a later one.

@@ -7,10 +7,13 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from penstock.api.operator import Emit, Operator
+from penstock.api.operator import Emit, Operator, OperatorContext
 from penstock.connectors.sink import Prepared, Sink, SinkWriter
 from penstock.ids import CheckpointId, Generation, OperatorName
 from penstock.protocol.manifest import Committable
+
+_LOOK_AGAIN_MS = 2
+"""How long a writer that wants no input is left alone."""
 
 
 class SinkStage(Operator):
@@ -29,9 +32,19 @@ class SinkStage(Operator):
         self.rows = 0
         """Taken by this subtask, for the progress display."""
 
+    def open(self, context: OperatorContext) -> None:
+        self._context = context
+
     def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         self._writer.write(batch)
         self.rows += batch.num_rows
+        if self.wants_input and not self._writer.wants_input:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        self.wants_input = self._writer.wants_input
+        if not self.wants_input:
+            self._context.call_at(self._context.now_ms() + _LOOK_AGAIN_MS, self._look_again)
 
     def prepare(self, checkpoint: CheckpointId, completed: CheckpointId) -> Callable[[], list[Committable]]:
         """Cut the output; the returned function gives, in the background, all that `checkpoint` must hold."""

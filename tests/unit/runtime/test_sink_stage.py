@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+
 import pytest
 
 from penstock.ids import CheckpointId, OperatorName
 from penstock.protocol.manifest import Committable
 from penstock.runtime.sink_stage import SinkStage
-from tests.unit.runtime.fake_ports import GENERATION, Staging, rows
+from tests.unit.runtime.fake_ports import GENERATION, Staging, StagingWriter, rows
 
 WRITE = OperatorName("write")
 NONE, ONE, TWO, THREE = (CheckpointId(number) for number in range(4))
@@ -15,6 +18,10 @@ NONE, ONE, TWO, THREE = (CheckpointId(number) for number in range(4))
 
 def nowhere(batch: object) -> None:
     raise AssertionError("a sink emits nothing")
+
+
+class Choosy(StagingWriter):
+    wants_input = True  # type: ignore[assignment]
 
 
 class TestStage:
@@ -75,6 +82,24 @@ class TestStage:
         assert first() == self.committables(b"1")
         self.sink.failing.add("stage")
         assert first() == self.committables(b"1")
+
+    def test_while_the_writer_wants_no_input_the_stage_wants_none_and_looks_again_in_a_moment(self) -> None:
+        calls: list[Callable[[], None]] = []
+        writer = Choosy(self.sink)
+        self.sink.writer = lambda subtask, generation: writer  # type: ignore[method-assign]
+        self.stage = SinkStage(WRITE, self.sink, 3, GENERATION)
+        self.stage.open(SimpleNamespace(now_ms=lambda: 100, call_at=lambda at_ms, call: calls.append(call)))  # type: ignore[arg-type]
+        self.write(1)
+        assert (self.stage.wants_input, len(calls)) == (True, 0)
+        writer.wants_input = False
+        self.write(2)
+        self.write(3)
+        assert (self.stage.wants_input, len(calls)) == (False, 1)
+        calls.pop()()
+        assert (self.stage.wants_input, len(calls)) == (False, 1)
+        writer.wants_input = True
+        calls.pop()()
+        assert (self.stage.wants_input, len(calls)) == (True, 0)
 
     def test_it_closes_its_writer(self) -> None:
         self.stage.close()
