@@ -42,6 +42,8 @@ from penstock.connectors.memory import ABORT, CHECKPOINT, PAUSE, ListSource
 from penstock.connectors.parquet import ParquetSink
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
+from penstock.connectors.spark_sink import SparkSink
+from penstock.connectors.spark_source import SparkSource
 from penstock.errors import (
     CorruptBlob,
     DataError,
@@ -76,6 +78,7 @@ __all__ = [
     # sources
     "FileSource",
     "GeneratorSource",
+    "SparkSource",
     "ListSource",
     "ABORT",
     "CHECKPOINT",
@@ -83,6 +86,7 @@ __all__ = [
     # sinks
     "ParquetSink",
     "JsonLinesSink",
+    "SparkSink",
     "ConsoleSink",
     "CollectSink",
     "CallableSink",
