@@ -16,6 +16,8 @@ from typing import Any
 from penstock.errors import StorageError, UserCodeError
 
 _PLAIN = (str, int, float, bool, type(None))
+_HEAP_TYPE = 1 << 9
+"""A class that was made in Python, and not in C."""
 
 
 def name_of(kind: type) -> str:
@@ -77,9 +79,7 @@ class _Encoder:
     def _fields(self, value: Any, kind: type, what: str) -> dict[str, Any]:
         name = name_of(kind)
         names = [field.name for field in _fields_of(kind)]
-        attributes = getattr(value, "__dict__", {} if names else {"__slots__": ()})
-        if not attributes.keys() <= set(names):
-            # What is no field would be lost.
+        if not _is_all_fields(value, set(names)):
             raise UserCodeError(
                 f"{self._where}: {what} has a {name} in it. Checkpoints hold messages as JSON: make it a dataclass "
                 f"without other attributes, or one of str, int, float, bool, None, bytes, list, tuple and dict"
@@ -132,6 +132,17 @@ def _rebuilt(name: str, values: Mapping[str, Any], classes: Mapping[str, type], 
     for each, field in known.items():
         object.__setattr__(message, each, values[each] if each in values else _default_of(field))
     return message
+
+
+def _is_all_fields(value: Any, names: set[str]) -> bool:
+    """Whether nothing of an object would be lost that is made anew from its fields."""
+    own = [kind for kind in type(value).__mro__ if kind.__flags__ & _HEAP_TYPE]
+    if [*own, object] != list(type(value).__mro__):
+        # A kind of int, of date or of another type that keeps what it has to itself.
+        return False
+    slots = [vars(kind).get("__slots__", ()) for kind in own]
+    slotted = {name for each in slots for name in ([each] if isinstance(each, str) else each)}
+    return slotted | vars(value).keys() <= names if hasattr(value, "__dict__") else slotted <= names
 
 
 def _fields_of(kind: type) -> tuple[dataclasses.Field[Any], ...]:

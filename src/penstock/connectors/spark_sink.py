@@ -21,6 +21,7 @@ from penstock.connectors.shapes import differences
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
 from penstock.connectors.spark_messages import decode_message, encode_message, message_classes
 from penstock.connectors.spark_rows import arrow_schema, make_data_source, require_data_source, rows_of, spark_schema
+from penstock.connectors.task_context import task_context
 from penstock.connectors.user_thread import Closed, call_optional, call_user
 from penstock.errors import DataError, PipelineError, StorageError
 from penstock.ids import CheckpointId, Generation
@@ -46,8 +47,8 @@ class SparkSink(Sink):
 
     The traps: `batchId` grows, but not by one. `abort` is never called: the driver does not know the messages of a
     checkpoint that failed, and some of them are published with the next one; clean up by age what was written and
-    never committed. `streamWriter` is called in every worker and in the driver. `TaskContext.get()` inside `write` is
-    that of the worker, the same for all its subtasks and calls, and None without Spark: make names unique yourself.
+    never committed. `streamWriter` is called in every worker and in the driver. In `write`, the partition of
+    `TaskContext.get()` is the subtask, and its attempt another one in each call.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class _Writer(SinkWriter):
 
     def __init__(self, sink: SparkSink, subtask: int) -> None:
         self._sink = sink
+        self._subtask = subtask
         self._where = f"{sink.where}, subtask {subtask}"
         self._schema: pa.Schema | None = None
         self._has_rows = False
@@ -209,9 +211,9 @@ class _Writer(SinkWriter):
             self._made = self._sink.stream_writer(self._schema)
         # Spark writes with a copy in every task, so what one call leaves in the object is not there in the next one.
         writer, struct = copy.deepcopy(self._made[0]), self._made[1]
-        message = call_user(
-            self._where, "write", writer.write, batches if _is_arrow(writer) else _Rows(batches, struct)
-        )
+        records = batches if _is_arrow(writer) else _Rows(batches, struct)
+        with task_context(self._subtask):
+            message = call_user(self._where, "write", writer.write, records)
         batches.drain()
         encoded = encode_message(message, self._sink.message_names, self._where)
         committable = {"schema": base64.b64encode(self._schema.serialize()).decode(), "message": encoded}
