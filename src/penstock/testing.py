@@ -149,13 +149,17 @@ class _Seat:
         self.worker: Worker
 
     def turn(self) -> bool:
+        moved = self.deliver()
+        self.worker.fire_timers()
+        moved = self.worker.work() or moved
+        return self.background.work() or moved
+
+    def deliver(self) -> bool:
         moved = bool(self.inbox)
         for _ in range(len(self.inbox)):
             message = self.inbox.popleft()
             message() if callable(message) else self.worker.deliver(message)
-        self.worker.fire_timers()
-        moved = self.worker.work() or moved
-        return self.background.work() or moved
+        return moved
 
 
 class _Local:
@@ -216,6 +220,8 @@ class _Local:
 
     def cancel(self, generation: Generation) -> None:
         for seat in self.seats.values():
+            # What the driver said before it ended the attempt is heard, as on Spark: the last checkpoint is durable.
+            seat.deliver()
             seat.worker.stop()
         self.seats = {}
 
