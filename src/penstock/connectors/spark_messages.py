@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+import types
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.errors import StorageError, UserCodeError
@@ -28,24 +28,28 @@ def message_classes(data_source: type, others: Iterable[type] = ()) -> dict[str,
     """The classes of which messages may be, by name: the given ones, and all that can be seen from the data source.
 
     These are the dataclasses and the subclasses of `WriterCommitMessage` among the attributes of the data source, of
-    its module, and of the modules of the stream writers in there.
+    the module that it was written in, and of the modules of the stream writers in there.
     """
     from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 
-    homes: list[Any] = []
-    for kind in data_source.__mro__:
-        if kind.__module__.partition(".")[0] not in ("builtins", "abc", "pyspark"):
-            homes += [kind, sys.modules.get(kind.__module__)]
-    for seen in [seen for home in homes for seen in _classes_in(home)]:
-        if issubclass(seen, DataSourceStreamWriter) and seen.__module__.partition(".")[0] != "pyspark":
-            homes += [seen, sys.modules.get(seen.__module__)]
-    found = [seen for home in homes for seen in _classes_in(home)]
-    messages = [kind for kind in found if dataclasses.is_dataclass(kind) or issubclass(kind, WriterCommitMessage)]
+    seen = _seen_from(data_source)
+    for writer in [kind for kind in seen if issubclass(kind, DataSourceStreamWriter)]:
+        seen |= _seen_from(writer)
+    messages = [kind for kind in seen if dataclasses.is_dataclass(kind) or issubclass(kind, WriterCommitMessage)]
     return {name_of(kind): kind for kind in [WriterCommitMessage, *messages, *others]}
 
 
-def _classes_in(home: Any) -> Iterator[type]:
-    return (value for value in list(vars(home).values()) if isinstance(value, type)) if home is not None else iter(())
+def _seen_from(start: type) -> set[type]:
+    """Classes that the code of a class can name; what PySpark's own code can see does not count."""
+    found: set[type] = set()
+    for kind in start.__mro__:
+        if kind.__module__.partition(".")[0] in ("builtins", "abc", "pyspark"):
+            continue
+        functions = [each for each in vars(kind).values() if isinstance(each, types.FunctionType)]
+        # Not by the name of the module: that of a script or a notebook may be another one by now.
+        for namespace in [dict(vars(kind)), *(function.__globals__ for function in functions)]:
+            found |= {value for value in list(namespace.values()) if isinstance(value, type)}
+    return found
 
 
 def encode_message(message: Any, allowed: Iterable[str], where: str) -> Any:

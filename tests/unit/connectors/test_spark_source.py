@@ -27,6 +27,7 @@ from penstock import (
     UserCodeError,
 )
 from penstock.api.pickling import dumps, loads
+from penstock.connectors.spark_reads import Position
 from penstock.runtime.settings import WorkerSettings
 from penstock.testing import run
 from tests.unit.connectors.spark_data_sources import (
@@ -319,6 +320,19 @@ def test_what_was_durable_before_the_end_is_still_committed() -> None:
     reader.on_durable(reader.offset())
     reader.close()
     until(lambda: SimpleStream.committed == [{"n": COUNT}])
+
+
+def test_even_if_the_thread_was_inside_user_code_then() -> None:
+    Stuck.go_on.clear()
+    at_ten = Position({"at": {"n": 10}}).encoded()
+    reader = of(Stuck, "stream").open("stream", at_ten)
+    next(batches_of(reader))
+    reader.on_durable(at_ten)
+    reader.close()
+    assert NumbersStream.committed == []
+    Stuck.go_on.set()
+    until(lambda: NumbersStream.stopped == [1])
+    assert NumbersStream.committed == [{"at": {"n": 10}}]
 
 
 class BadCommit(Numbers):
