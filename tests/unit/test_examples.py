@@ -14,7 +14,7 @@ from penstock import Pipeline
 from penstock.testing import run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PIPELINES = ("running_totals", "unusual_readings", "word_count")
+PIPELINES = ("running_totals", "spark_data_source", "unusual_readings", "word_count")
 
 
 def example(name: str) -> dict[str, Any]:
@@ -52,6 +52,23 @@ def test_the_words_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             counts[row["word"]] = max(row["count"], counts.get(row["word"], 0))
     words = [word for line in names["LINES"] for word in line.split()]
     assert counts == {word: words.count(word) for word in words}
+
+
+def test_the_visits_are_those_of_all_gates_and_every_file_is_published_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VISITS_OUTPUT", str(tmp_path))
+    names = example("spark_data_source")
+    result = run(names["pipeline"](hours=100), parallelism=2, crash_after_checkpoints=1)
+    assert result.restarts == 1
+    totals: dict[int, dict[str, int]] = {}
+    for file in sorted(tmp_path.glob("*.jsonl")):
+        for row in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
+            totals[row["gate"]] = max(row, totals.get(row["gate"], row), key=lambda row: row["hours"])
+    assert totals == {
+        gate: {"gate": gate, "hours": 100, "visitors": sum(names["visitors"](gate, hour) for hour in range(100))}
+        for gate in range(names["GATES"])
+    }
 
 
 def test_the_readings_that_jump_are_found(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import base64
 import copy
 import json
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,9 @@ from penstock.ids import CheckpointId, Generation
 
 _BYTES_WAITING_MAX = 1024 * 1024
 """A writer that has so much waiting wants no more for the moment."""
+_SECONDS_WAITING_MAX = 0.1
+"""Nor one that will take so long for what is waiting: a checkpoint waits for it."""
+_ROWS_PER_SECOND_FIRST = 1_000.0
 _JOIN_SECONDS = 0.1
 _LOOK_AGAIN_SECONDS = 0.1
 
@@ -107,6 +111,8 @@ class _Writer(SinkWriter):
         self._schema: pa.Schema | None = None
         self._has_rows = False
         self._bytes_waiting = 0
+        self._rows_waiting = 0
+        self._rows_per_second = _ROWS_PER_SECOND_FIRST
         self._entries: deque[pa.RecordBatch | _Epoch] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -128,6 +134,7 @@ class _Writer(SinkWriter):
             self._raise_if_failed()
             self._entries.append(adapted)
             self._bytes_waiting += adapted.nbytes
+            self._rows_waiting += adapted.num_rows
             self._changed.notify()
 
     def _adapted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -149,7 +156,10 @@ class _Writer(SinkWriter):
 
     @property
     def wants_input(self) -> bool:
-        return self._bytes_waiting < _BYTES_WAITING_MAX or self._error is not None
+        if self._error is not None:
+            return True  # to hear of it in `write`
+        rows_max = self._rows_per_second * _SECONDS_WAITING_MAX
+        return self._rows_waiting == 0 or (self._rows_waiting < rows_max and self._bytes_waiting < _BYTES_WAITING_MAX)
 
     def prepare(self) -> Prepared:
         epoch = _Epoch()
@@ -237,6 +247,12 @@ class _Writer(SinkWriter):
             entry = self._entries.popleft()
             if not isinstance(entry, _Epoch):
                 self._bytes_waiting -= entry.nbytes
+                self._rows_waiting -= entry.num_rows
+
+    def _measured(self, rows: int, seconds: float) -> None:
+        rate, known = rows / max(seconds, 1e-6), self._rows_per_second
+        # Slowing down is learnt at once, as for the slices of a chain.
+        self._rows_per_second = rate if rate < known / 2 else 0.7 * known + 0.3 * rate
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:
@@ -249,16 +265,23 @@ class _Batches(Iterator[pa.RecordBatch]):
 
     def __init__(self, writer: _Writer) -> None:
         self._writer = writer
+        self._rows = 0
+        """Those of the last batch, since when the user's code works on it."""
+        self._since = 0.0
 
     def peek(self) -> None:
         """Wait for the first one."""
         self._writer._next()
 
     def __next__(self) -> pa.RecordBatch:
+        if self._rows:
+            self._writer._measured(self._rows, time.monotonic() - self._since)
+            self._rows = 0
         entry = self._writer._next()
         if isinstance(entry, _Epoch):
             raise StopIteration
         self._writer._take()
+        self._rows, self._since = entry.num_rows, time.monotonic()
         return entry
 
     def drain(self) -> None:

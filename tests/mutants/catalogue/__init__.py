@@ -7,7 +7,7 @@ feature is off, and recovered buffers without a bound (004).
 
 from __future__ import annotations
 
-from tests.mutants.catalogue import coordination, inputs, outputs, ownership, recovery, snapshots
+from tests.mutants.catalogue import connectors, coordination, inputs, outputs, ownership, recovery, snapshots
 from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -17,4 +17,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *coordination.MUTANTS,
     *ownership.MUTANTS,
     *recovery.MUTANTS,
+    *connectors.MUTANTS,
 )

@@ -254,7 +254,8 @@ def stuck() -> Iterator[SinkWriter]:
 def test_a_write_that_is_stuck_holds_up_neither_the_mailbox_nor_the_cut(stuck: SinkWriter) -> None:
     big = pa.record_batch({"n": pa.array(range(100_000), pa.int64())})
     started = time.monotonic()
-    stuck.write(big)
+    assert stuck.wants_input
+    stuck.write(batch(1))
     assert stuck.wants_input
     stuck.write(big)
     assert not stuck.wants_input
@@ -505,6 +506,27 @@ def test_in_a_pipeline_with_failures_every_row_is_published_once(tmp_path: Path)
     assert result.restarts >= 2
     assert published(tmp_path) == list(range(60))
     until(lambda: writing_threads() == [])
+
+
+def test_a_writer_takes_no_more_than_what_it_will_write_in_a_moment(tmp_path: Path) -> None:
+    """A row takes it a millisecond, and a tenth of a second is what may wait."""
+    writer: Any = writer_of(Files, path=tmp_path, delay=0.001)
+    waiting = []
+    for _ in range(20):
+        until(lambda: writer.wants_input)
+        writer.write(batch(*range(20)))
+        waiting.append(writer._rows_waiting)
+    assert max(waiting) <= 100 + 20
+    writer.close()
+
+
+def test_a_quick_writer_takes_more() -> None:
+    writer: Any = writer_of(Batches)
+    for _ in range(20):
+        until(lambda: writer.wants_input)
+        writer.write(batch(*range(1000)))
+    until(lambda: writer._rows_per_second > 5_000)
+    writer.close()
 
 
 def test_a_slow_writer_holds_back_its_input_and_loses_nothing(tmp_path: Path) -> None:
