@@ -18,7 +18,7 @@ from tests.unit.connectors.spark_data_sources import Files, Numbers
 
 pytestmark = pytest.mark.spark
 
-COUNT = 6000
+COUNT = 3000
 
 
 def test_a_kill_loses_and_repeats_nothing(spark: SparkSession, tmp_path: Path) -> None:
@@ -36,6 +36,7 @@ def test_a_kill_loses_and_repeats_nothing(spark: SparkSession, tmp_path: Path) -
         checkpoint_interval=0.2,
         channel_bytes=4096,
         restart_delay=0.05,
+        worker_silence=3.0,
     )
     until(lambda: completed(job) >= 2, "two checkpoints")
     os.kill(job.worker_processes[WorkerId(0)], signal.SIGKILL)
