@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from random import Random
+from statistics import median
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,3 +55,27 @@ def test_there_is_always_at_least_one_row_and_never_more_than_the_bound(calls: l
     for rows, took_us in calls:
         policy.measured(rows, took_us)
         assert 1 <= policy.rows_max <= 1_000
+
+
+def test_where_the_call_itself_is_slow_slices_do_not_shrink_to_nothing() -> None:
+    # 20 ms for a call and 1 us for each record: one record at a time would be 20,000 times slower than need be.
+    policy = SlicePolicy(4_000, 131_072)
+    policy.measured(1_024, 300_000)
+    for _ in range(60):
+        policy.measured(policy.rows_max, 20_000 + policy.rows_max)
+    assert 10_000 <= policy.rows_max <= 40_000
+
+
+@settings(deadline=None)
+@given(st.randoms(use_true_random=False), st.sampled_from([0, 200, 2_000]), st.sampled_from([0.05, 1, 30]))
+def test_however_noisy_the_measurements_a_slice_takes_about_its_time(
+    noise: Random, call_us: int, row_us: float
+) -> None:
+    policy = SlicePolicy(4_000, 131_072)
+    took = []
+    for _ in range(200):
+        us = (call_us + policy.rows_max * row_us) * noise.uniform(0.8, 1.3)
+        policy.measured(policy.rows_max, int(us))
+        took.append(us)
+    assert median(took[100:]) < 3 * 4_000
+    assert median(took[100:]) > 4_000 / 3 or policy.rows_max == policy.upper
