@@ -10,6 +10,7 @@
     ├── StorageError           the checkpoint directory cannot be read or written
     │   └── CorruptBlob        what was read is not what was written
     ├── FencedError            a newer generation owns the checkpoint directory (I6)
+    ├── GangFailed             Spark ended the job of a gang: a worker or executor is gone
     ├── JobFailed              the pipeline gave up after its restart budget; carries the last cause
     └── ProtocolViolation      our own bug: an event that cannot happen in this state
 
@@ -62,6 +63,10 @@ class FencedError(PenstockError):
 
 class JobFailed(PenstockError):
     """The pipeline gave up: the restart budget is used up. The last failure is the `__cause__`."""
+
+
+class GangFailed(PenstockError):
+    """Spark has ended the job of a gang: a worker or an executor is gone. The pipeline restarts by itself."""
 
 
 class ProtocolViolation(PenstockError):

@@ -6,6 +6,7 @@ decides. The transport of the driver is made anew for each attempt, with new sec
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,11 +20,14 @@ from penstock.runtime.frames import Endpoint, Frame, HelloFrame, WelcomeFrame
 from penstock.runtime.settings import WorkerSettings
 from penstock.runtime.wire import BrokenLink, WireError
 from penstock.runtime.zmq_transport import ZmqTransport, make_secrets
+from penstock.spark.failures import gang_failure
 from penstock.spark.preflight import await_slots
 from penstock.spark.task import Attempt, task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
 
 _SLOTS_S = 60.0
 """So long an attempt waits for executors that are missing before Spark is asked to run it."""
@@ -108,7 +112,8 @@ class SparkGang:
             slots.mapInArrow(task(attempt), "worker long", barrier=True).collect()
             error: Exception = PenstockError("all workers have left before the pipeline was finished")
         except Exception as failure:
-            error = failure
+            _log.debug("the job of generation %d failed", attempt.generation, exc_info=failure)
+            error = gang_failure(failure)
         self._failed(attempt.generation, error)
 
     def _interrupt(self, generation: Generation) -> None:

@@ -1,0 +1,36 @@
+"""What Spark says when a job fails, in the few lines that people need.
+
+Spark wraps the reason into stack traces of its scheduler and of its executors. The whole text stays the cause of the
+error that is made here, and is logged at the level DEBUG.
+"""
+
+from __future__ import annotations
+
+import re
+
+from penstock.errors import GangFailed, PenstockError
+
+_LINES_MAX = 30
+_NOISE = re.compile(r"^\s+at |^\s*\.\.\. \d+ more|^\s*$|^Driver stacktrace:|^An error occurred while calling ")
+_CRASHED = "Python worker exited unexpectedly"
+_EXECUTOR = re.compile(r"ExecutorLostFailure \((executor \S+) [^)]*\)(?: Reason: ([^\n]*))?")
+
+
+def gang_failure(error: Exception) -> PenstockError:
+    """The reason in words, with what Spark said as its cause."""
+    if isinstance(error, PenstockError):
+        return error
+    text = str(error)
+    if found := _EXECUTOR.search(text):
+        reason = f": {found.group(2).strip()}" if found.group(2) else ""
+        failure = GangFailed(f"{found.group(1)} of Spark was lost, and the workers on it with it{reason}")
+    elif _CRASHED in text and "Traceback (most recent call last)" not in text:
+        failure = GangFailed(
+            "the process of a worker is gone: it was killed, ran out of memory, or crashed in native code. "
+            "The log of its executor may say more"
+        )
+    else:
+        lines = [line for line in text.splitlines() if not _NOISE.search(line)]
+        failure = GangFailed("\n".join(dict.fromkeys(lines[:_LINES_MAX])) or type(error).__name__)
+    failure.__cause__ = error
+    return failure
