@@ -87,6 +87,10 @@ coverage: setup ## Show that the tests cover every branch of the protocol
 simulate: setup ## Run the simulator: SEEDS=300 of them, or one SEED=n; ONLY=scenario
 	$(PY) -m tests.simulation --seeds $(or $(SEEDS),300) $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED))
 
+.PHONY: rescale-matrix
+rescale-matrix: setup ## Run every rescale pair in the simulator, SEEDS=1 of each; about ten minutes
+	$(PY) -m tests.simulation --matrix --seeds $(or $(SEEDS),1)
+
 .PHONY: mutants
 mutants: setup ## Plant known defects one at a time and see each one caught; ONLY=name
 	$(PY) -m tests.mutants $(if $(ONLY),--only $(ONLY))
@@ -121,3 +125,7 @@ bench-quick: setup ## One run of Penstock and of Flink on the keyed sum
 .PHONY: chaos
 chaos: setup ## Kill workers at random for MINUTES=1 and verify that nothing was lost
 	@$(PY) -m tests.chaos --minutes $(or $(MINUTES),1)
+
+.PHONY: rescale
+rescale: setup ## Rescale pipelines on local Spark, killed while they recover: RUNS=1 of each pair; ONLY=pair
+	@$(PY) -m tests.rescale --runs $(or $(RUNS),1) $(if $(ONLY),--only $(ONLY))

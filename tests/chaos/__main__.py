@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import random
 import signal
@@ -92,9 +93,11 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=None, help="what is drawn; when things happen is up to the machine")
     arguments = parser.parse_args()
+    # Everything fails here, on purpose.
+    logging.disable(logging.CRITICAL)
     seed = arguments.seed if arguments.seed is not None else random.randrange(1 << 30)
     rng, tally = random.Random(seed), Tally()
-    spark = make_session("local[2]")
+    spark = make_session("local[2]", log_level="OFF")
     until = time.monotonic() + 60 * arguments.minutes
     while time.monotonic() < until:
         wrong = play(spark, rng, tally, until)

@@ -7,6 +7,7 @@ came twice or out of order.
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import sys
 import tempfile
@@ -26,10 +27,12 @@ def main() -> int:
     pairs = [pair for pair in PAIRS if arguments.only in (None, "{}_{}_{}".format(*pair))]
     if not pairs:
         parser.error(f"there is no pair {arguments.only}: " + ", ".join("{}_{}_{}".format(*pair) for pair in PAIRS))
+    # Everything fails here, on purpose.
+    logging.disable(logging.CRITICAL)
     seed = arguments.seed if arguments.seed is not None else random.randrange(1 << 30)
     rng = random.Random(seed)
     print(f"rescale seed {seed}: {arguments.runs} runs of each pair", flush=True)
-    spark = make_session("local[2]")
+    spark = make_session("local[2]", log_level="OFF")
     wrong = 0
     for name, old, new in pairs:
         began, outcomes = time.monotonic(), []

@@ -19,7 +19,7 @@ PAIRS = (("keyed_broadcast", 7, 2), ("keyed_broadcast", 2, 7), ("pipeline", 3, 5
 """Topology, old and new parallelism."""
 
 _ROWS = 12_000
-_SLOW_US = 800
+_SLOW_US = 250
 _PATIENCE_S = 180.0
 
 

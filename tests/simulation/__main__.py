@@ -6,6 +6,7 @@ import argparse
 import logging
 import sys
 
+from tests.simulation.matrix import matrix
 from tests.simulation.run import Summary, run_seed, run_seeds
 
 
@@ -15,6 +16,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first one")
     parser.add_argument("--only", help="one topology, or one with a rescale: keyed_broadcast_7_2")
     parser.add_argument("--seed", type=int, help="replay one seed and tell its story")
+    parser.add_argument(
+        "--matrix", action="store_true", help="every pair of the rescale matrix, with so many seeds each"
+    )
     parser.add_argument("--processes", type=int, help="how many processes; default all cores")
     arguments = parser.parse_args()
     # Everything fails here, on purpose; what matters is in the story.
@@ -23,13 +27,13 @@ def main() -> int:
         return replay(arguments.seed, arguments.only)
     summary = Summary()
     seeds = range(arguments.first, arguments.first + arguments.seeds)
-    for result in run_seeds(seeds, arguments.only, arguments.processes):
+    names = list(matrix()) if arguments.matrix else [arguments.only]
+    for only, result in run_seeds(((seed, name) for name in names for seed in seeds), arguments.processes):
         summary.add(result)
         if result.violations:
             print(f"VIOLATION {result.scenario}\n  {result.violations[0]}")
-            only = f" ONLY={arguments.only}" if arguments.only else ""
-            print(f"  replay with: make simulate SEED={result.seed}{only}")
-    print(summary)
+            print(f"  replay with: make simulate SEED={result.seed}" + (f" ONLY={only}" if only else ""), flush=True)
+    print(f"rescale matrix of {len(names)}: {summary}" if arguments.matrix else summary)
     return 1 if summary.failed else 0
 
 

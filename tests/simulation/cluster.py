@@ -168,6 +168,8 @@ class Cluster:
         self.scheduler = Scheduler()
         self.world = World(random.Random(f"world {scenario.seed}"), self.scheduler)
         self.world.slow_us = scenario.load.slow_us
+        # Channels, and with them barriers, grow with the square of the parallelism.
+        self._events_max = 150_000 * max(1, scenario.load.parallelism // 3) ** 2
         self.network = Network(self.scheduler, random.Random(f"network {scenario.seed}"), scenario.network_us)
         self.network.on_frame = self._look_at
         self.disk = Disk()
@@ -224,7 +226,7 @@ class Cluster:
     def run(self) -> None:
         """Run to the end, or to a violation."""
         while True:
-            ended = self.scheduler.run(self._is_over, limit_us=10_000_000, events_max=150_000)
+            ended = self.scheduler.run(self._is_over, limit_us=10_000_000, events_max=self._events_max)
             if not ended:
                 phase = self.driver.supervisor.phase.value
                 self.world.violation(f"liveness: not finished after {self.scheduler.now_us / 1e6:.1f} s, {phase}")

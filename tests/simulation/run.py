@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from penstock.protocol.manifest import Cut
 from tests.simulation import checkers
@@ -53,18 +54,23 @@ def run_seed(seed: int, only: str | None = None, is_verbose: bool = False) -> Re
     return result
 
 
-def _run_pair(pair: tuple[int, str | None]) -> Result:
-    return run_seed(*pair)
+Run: TypeAlias = tuple[int, str | None]
+"""A seed, and the scenario that it is confined to."""
 
 
-def run_seeds(seeds: Iterable[int], only: str | None = None, processes: int | None = None) -> Iterator[Result]:
+def _run(run: Run) -> tuple[str | None, Result]:
+    return run[1], run_seed(*run)
+
+
+def run_seeds(runs: Iterable[Run], processes: int | None = None) -> Iterator[tuple[str | None, Result]]:
     """Simulate many seeds, in any order."""
-    pairs = [(seed, only) for seed in seeds]
+    wanted = list(runs)
     if processes == 1:
-        yield from map(_run_pair, pairs)
+        yield from map(_run, wanted)
         return
-    with multiprocessing.get_context("fork").Pool(processes or os.cpu_count()) as pool:
-        yield from pool.imap_unordered(_run_pair, pairs, chunksize=8)
+    count = processes or os.cpu_count() or 1
+    with multiprocessing.get_context("fork").Pool(count) as pool:
+        yield from pool.imap_unordered(_run, wanted, chunksize=max(1, min(8, len(wanted) // (8 * count))))
 
 
 @dataclass(slots=True)

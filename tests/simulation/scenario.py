@@ -73,7 +73,7 @@ class Scenario:
 def draw(seed: int, only: str | None = None) -> Scenario:
     """The scenario of a seed; `only` fixes its topology."""
     rng = random.Random(f"scenario {seed}")
-    name, old, new = _split_name(only)
+    name, old, new, is_idle = _split_name(only)
     topology = name or rng.choice(sorted(TOPOLOGIES))
     parallelism = rng.choice([1, 1, 2, 2, 3])
     if old is not None:
@@ -107,7 +107,9 @@ def draw(seed: int, only: str | None = None) -> Scenario:
             mode=rng.choice([Mode.UNALIGNED, Mode.ALIGNED_WITH_TIMEOUT]),
             alignment_timeout_ms=rng.choice([0, 1]),
         )
-        load = replace(load, count=rng.randint(60, 100), slow_us=rng.choice([300, 600]))
+        load = replace(load, count=rng.randint(60, 100), slow_us=rng.choice([300, 600]), idle=0.0)
+        if is_idle:
+            load = replace(load, count=30, idle=0.95, slow_us=0)
         capture = 1 << 20
         kinds = [FaultKind.RESCALE, FaultKind.KILL_WORKER, FaultKind.RESCALE, FaultKind.KILL_WORKER]
         faults = [Fault(kind, 1 + n, rng.randint(0, 2_000), 0, rng.random()) for n, kind in enumerate(kinds)]
@@ -162,12 +164,16 @@ _WEIGHTS = {
 }
 
 
-def _split_name(only: str | None) -> tuple[str | None, int | None, int | None]:
-    """`keyed_broadcast_7_2` is the topology keyed_broadcast, started at parallelism 7 and rescaled to 2."""
+def _split_name(only: str | None) -> tuple[str | None, int | None, int | None, bool]:
+    """`keyed_broadcast_7_2` is the topology keyed_broadcast, started at parallelism 7 and rescaled to 2.
+
+    With `_idle` behind it its sources have next to nothing to say, so that nothing is in flight.
+    """
     if only is None or only in TOPOLOGIES:
-        return only, None, None
-    name, old, new = only.rsplit("_", 2)
-    return name, int(old), int(new)
+        return only, None, None, False
+    is_idle = only.endswith("_idle")
+    name, old, new = only.removesuffix("_idle").rsplit("_", 2)
+    return name, int(old), int(new), is_idle
 
 
 def _fault(rng: random.Random) -> Fault:

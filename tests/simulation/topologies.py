@@ -99,7 +99,7 @@ class Build:
             self.links.append(Link(OperatorName(upstream), OperatorName(name), how, number, key))
 
     def graph(self) -> Graph:
-        return Graph("simulated", tuple(self.nodes), tuple(self.links), max_parallelism=32)
+        return Graph("simulated", tuple(self.nodes), tuple(self.links), max_parallelism=64)
 
 
 def pipeline(world: World, load: Load) -> Topology:

@@ -16,7 +16,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, [os.enviro
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
-def make_session(master: str) -> SparkSession:
+def make_session(master: str, log_level: str = "ERROR") -> SparkSession:
     builder = SparkSession.builder.master(master).appName("penstock tests")
     for key, value in {
         "spark.ui.enabled": "false",
@@ -27,7 +27,7 @@ def make_session(master: str) -> SparkSession:
         # On a slow machine executors may fail to come up in time; the master must not give up on us for that.
         "spark.deploy.maxExecutorRetries": "-1",
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
-        "spark.log.level": "ERROR",
+        "spark.log.level": log_level,
         "spark.ui.showConsoleProgress": "false",
     }.items():
         builder = builder.config(key, value)
