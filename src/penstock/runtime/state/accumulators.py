@@ -7,6 +7,7 @@ kept once for each input column. Integers are added in 64 bits and an overflow i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, assert_never
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 from penstock.api.aggregates import Aggregate
 from penstock.errors import DataError
 from penstock.runtime.keys import fixed_width_values
-from penstock.runtime.state.columns import array_of_values, fits_word, words_of
+from penstock.runtime.state.columns import array_of_values, column_type, fits_word, words_of
 from penstock.runtime.state.slot_table import Slots
 
 Numbers: TypeAlias = npt.NDArray[Any]
@@ -52,6 +53,10 @@ class Accumulator(ABC):
     def fold(self, state: Numbers, folded: Folded) -> None:
         """Change `state` at the slots. Raises `OverflowError`."""
 
+    def merge(self, state: Numbers, folded: Folded) -> None:
+        """As `fold`, where the values are what accumulators like this one have made of earlier ones."""
+        self.fold(state, folded)
+
     def restored(self) -> None:
         """The state has got values from a checkpoint: forget what was known of it."""
         return
@@ -69,6 +74,9 @@ class Count(Accumulator):
 
     def fold(self, state: Numbers, folded: Folded) -> None:
         np.add.at(state, folded.slots, 1)
+
+    def merge(self, state: Numbers, folded: Folded) -> None:
+        np.add.at(state, folded.slots, folded.values)
 
 
 class FloatSum(Accumulator):
@@ -177,6 +185,34 @@ def accumulators_of(aggregate: Aggregate, kind: pa.DataType | None) -> list[Accu
             return [Last(column, _one_word(aggregate, kind))]
         case _:
             assert_never(aggregate.function)
+
+
+def accumulators_for(name: str, aggregates: Sequence[Aggregate], schema: pa.Schema) -> dict[str, Accumulator]:
+    """By label, all that the aggregates of state `name` need over columns of `schema`. Raises `DataError`."""
+    accumulators: dict[str, Accumulator] = {}
+    for aggregate in aggregates:
+        kind = None if aggregate.column is None else column_type(name, schema, aggregate.column)
+        try:
+            needed = accumulators_of(aggregate, kind)
+        except DataError as error:
+            raise DataError(f"state '{name}': {error}") from error
+        accumulators.update((accumulator.label, accumulator) for accumulator in needed)
+    return accumulators
+
+
+def stored_accumulators(aggregates: Sequence[Aggregate], stored: pa.StructType) -> dict[str, Accumulator] | None:
+    """By label, those whose numbers a checkpoint has in `stored`; None if that is not what these aggregates need."""
+    kinds = {field.name: field.type for field in stored}
+    accumulators: dict[str, Accumulator] = {}
+    for aggregate in aggregates:
+        label = f"{'sum' if aggregate.function == 'mean' else aggregate.function}({aggregate.column or '*'})"
+        try:
+            needed = accumulators_of(aggregate, kinds.get(label, pa.null()))
+        except DataError:
+            needed = []
+        accumulators.update((accumulator.label, accumulator) for accumulator in needed)
+    ours = {label: accumulator.kind for label, accumulator in accumulators.items()}
+    return accumulators if ours == kinds else None
 
 
 def _sum(aggregate: Aggregate, column: str, kind: pa.DataType) -> Accumulator:

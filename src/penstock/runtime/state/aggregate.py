@@ -15,9 +15,10 @@ import pyarrow as pa
 from penstock.api.aggregates import Aggregate
 from penstock.errors import DataError, PipelineError, RestoreError
 from penstock.runtime.keys import key_groups
-from penstock.runtime.state.accumulators import Accumulator, accumulators_of
+from penstock.runtime.state.accumulators import accumulators_for, stored_accumulators
 from penstock.runtime.state.aggregate_columns import Columns, ColumnsSnapshot
-from penstock.runtime.state.columns import plain_type
+from penstock.runtime.state.columns import column_type
+from penstock.runtime.state.key_index import KeyIndex
 from penstock.runtime.state.pieces import (
     KEY,
     KEY_GROUP,
@@ -156,17 +157,10 @@ class AggregateState:
         """The columns, which are made at the first batch; every batch is checked against them."""
         if self._bound is not None and self._checked is not None and self._checked.equals(schema):
             return self._bound
-        kinds = [self._column_type(schema, name) for name in self.key]
-        accumulators: dict[str, Accumulator] = {}
-        for aggregate in self.aggregates:
-            kind = None if aggregate.column is None else self._column_type(schema, aggregate.column)
-            try:
-                needed = accumulators_of(aggregate, kind)
-            except DataError as error:
-                raise DataError(f"state '{self.name}': {error}") from error
-            accumulators.update((accumulator.label, accumulator) for accumulator in needed)
+        kinds = [column_type(self.name, schema, name) for name in self.key]
+        accumulators = accumulators_for(self.name, self.aggregates, schema)
         if self._bound is None:
-            self._bound = Columns(self.key, kinds, list(accumulators.values()))
+            self._bound = Columns(self.key, KeyIndex(kinds), list(accumulators.values()))
         elif not self._bound.fits(kinds, accumulators.values()):
             raise DataError(
                 f"state '{self.name}' was built from columns of other types: {self._bound.describe()}; "
@@ -180,37 +174,21 @@ class AggregateState:
         if len(schema) != 3 or schema.names[2] != VALUE or not pa.types.is_struct(schema.types[2]):
             raise RestoreError(f"state '{self.name}' cannot be restored: it has no columns of aggregates in {schema}")
         key, value = schema.types[1], schema.types[2]
-        stored = {field.name: field.type for field in value}
-        accumulators: dict[str, Accumulator] = {}
-        for aggregate in self.aggregates:
-            column = aggregate.column
-            label = f"{'sum' if aggregate.function == 'mean' else aggregate.function}({column or '*'})"
-            try:
-                needed = accumulators_of(aggregate, stored.get(label, pa.null()))
-            except DataError:
-                needed = []
-            accumulators.update((accumulator.label, accumulator) for accumulator in needed)
-        ours = {label: accumulator.kind for label, accumulator in accumulators.items()}
-        if ours != stored or tuple(field.name for field in key) != self.key:
+        accumulators = stored_accumulators(self.aggregates, value)
+        if accumulators is None or tuple(field.name for field in key) != self.key:
             raise RestoreError(
                 f"state '{self.name}' cannot be restored: the checkpoint has {key} and {value}, "
                 f"and the pipeline wants {self.key} and {self.aggregates}"
             )
         kinds = [field.type for field in key]
         if self._bound is None:
-            self._bound = Columns(self.key, kinds, list(accumulators.values()))
+            self._bound = Columns(self.key, KeyIndex(kinds), list(accumulators.values()))
         elif not self._bound.fits(kinds, accumulators.values()):
             raise RestoreError(
                 f"state '{self.name}' cannot be restored: its parts are of different types, "
                 f"{self._bound.describe()} and {key}, {value}"
             )
         return self._bound
-
-    def _column_type(self, schema: pa.Schema, name: str) -> pa.DataType:
-        position = schema.get_field_index(name)
-        if position < 0:
-            raise DataError(f"state '{self.name}' needs the column '{name}', which is not in {schema.names}")
-        return plain_type(schema.field(position).type)
 
     def _result(self, columns: Columns, slots: Slots, keys: list[pa.Array]) -> pa.RecordBatch:
         outputs = [columns.output(aggregate, slots) for aggregate in self.aggregates]

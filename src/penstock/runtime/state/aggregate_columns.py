@@ -15,9 +15,11 @@ without a lock. Once the copy is made nothing needs to be logged; a snapshot tha
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -33,20 +35,31 @@ from penstock.runtime.state.slot_table import Slots
 
 _FIRST_CAPACITY = 1 << 10
 _NO_NUMBERS: Numbers = np.empty(0)
+_NO_MASK: Mask = np.empty(0, dtype=np.bool_)
+_SET = "set"
 
 
 class Columns:
     """The live state once its types are known: keys, numbers, and which slots have a value in which column."""
 
-    def __init__(self, key: Sequence[str], kinds: Sequence[pa.DataType], accumulators: list[Accumulator]) -> None:
+    def __init__(
+        self,
+        key: Sequence[str],
+        index: KeyIndex,
+        accumulators: list[Accumulator],
+        capacity: int = _FIRST_CAPACITY,
+        knows_rows: bool = False,
+    ) -> None:
         self.key = tuple(key)
-        self.index = KeyIndex(kinds)
+        self.index = index
         self.accumulators = accumulators
         self.inputs = sorted({a.column for a in accumulators if a.column is not None})
-        self.numbers = {a.label: np.zeros(_FIRST_CAPACITY, dtype=a.dtype) for a in accumulators}
-        self.is_set = {column: np.zeros(_FIRST_CAPACITY, dtype=np.bool_) for column in self.inputs}
+        self.numbers = {a.label: np.zeros(capacity, dtype=a.dtype) for a in accumulators}
+        self.is_set: dict[str | None, Mask]
+        """By input column, the slots that have a value; with `knows_rows`, by None those that have had a row at all."""
+        self.is_set = {column: np.zeros(capacity, dtype=np.bool_) for column in [*self.inputs, *[None] * knows_rows]}
         self._ready = 0
-        self._last_row = np.empty(_FIRST_CAPACITY, dtype=np.int32)
+        self._last_row = np.empty(capacity, dtype=np.int32)
         self._open: list[weakref.ref[ColumnsSnapshot]] = []
 
     def fits(self, kinds: Sequence[pa.DataType], accumulators: Iterable[Accumulator]) -> bool:
@@ -59,9 +72,9 @@ class Columns:
 
     def slots_of(self, batch: pa.RecordBatch) -> tuple[list[pa.Array], Slots]:
         """The key columns, plain, and the slot of each row; the columns have room for new slots."""
-        keys = [_plain_key(batch.column(name), kind) for name, kind in zip(self.key, self.index.kinds, strict=True)]
+        keys = [plain_key(batch.column(name), kind) for name, kind in zip(self.key, self.index.kinds, strict=True)]
         slots = self.index.slots_of(keys).astype(np.intp)  # numpy would otherwise do so for each use
-        self._make_room()
+        self.make_room()
         return keys, slots
 
     def fold(self, batch: pa.RecordBatch, slots: Slots, name: str) -> npt.NDArray[np.intp]:
@@ -69,24 +82,46 @@ class Columns:
         if len(slots) == 0:
             return np.empty(0, dtype=np.intp)
         rows = self._last_rows(slots)
-        touched = slots[rows]
+        self._fold(batch, slots, slots[rows], name)
+        return rows
+
+    def add(self, batch: pa.RecordBatch, slots: Slots, name: str) -> None:
+        """As `fold`, for those who do not ask for rows; the slots may come from an index that is shared."""
+        self.make_room()
+        if len(slots):
+            self._fold(batch, slots, slots[self._last_rows(slots)] if self._open else slots, name)
+
+    def merge(self, other: Columns, theirs: Slots, ours: Slots, name: str) -> None:
+        """Fold in what `other` has gathered in the slots `theirs`: into `ours`, each of which is there once."""
+        self.make_room()
+        for column in [None, *self.inputs]:
+            has_value = np.arange(len(theirs)) if column is None else np.flatnonzero(other.is_set[column].take(theirs))
+            if len(has_value) == 0:
+                continue
+            places, into = theirs[has_value], ours[has_value]
+            for accumulator in self._of(column):
+                values = other.numbers[accumulator.label].take(places)
+                folded = Folded(into, values, self.is_set.get(column, _NO_MASK))
+                with _overflow_reported(accumulator, name):
+                    accumulator.merge(self.numbers[accumulator.label], folded)
+            if column in self.is_set:
+                self.is_set[column][into] = True
+
+    def _fold(self, batch: pa.RecordBatch, slots: Slots, touched: Slots, name: str) -> None:
+        """`touched` has all `slots`, if possible each once."""
         self._log(touched)
         for column in [None, *self.inputs]:
             folded = self._folded(batch, column, slots)
             if folded is None:
                 continue
-            for accumulator in self.accumulators:
-                if accumulator.column == column:
-                    try:
-                        accumulator.fold(self.numbers[accumulator.label], folded)
-                    except OverflowError as error:
-                        raise DataError(
-                            f"state '{name}': {accumulator.label} has left the range of 64-bit integers; "
-                            "cast the column to float64 if that is precise enough"
-                        ) from error
-            if column is not None:
+            for accumulator in self._of(column):
+                with _overflow_reported(accumulator, name):
+                    accumulator.fold(self.numbers[accumulator.label], folded)
+            if column in self.is_set:
                 self.is_set[column][touched if folded.slots is slots else folded.slots] = True
-        return rows
+
+    def _of(self, column: str | None) -> list[Accumulator]:
+        return [accumulator for accumulator in self.accumulators if accumulator.column == column]
 
     def output(self, aggregate: Aggregate, slots: Slots) -> pa.Array:
         """The column of the result that `aggregate` asks for."""
@@ -109,8 +144,12 @@ class Columns:
         slots = self.index.slots_of(batch.column(1).flatten())
         if self.index.size != before + batch.num_rows:
             raise RestoreError(f"state '{name}' cannot be restored: the checkpoint has a key twice")
-        self._make_room()
-        for accumulator, array in zip(self.accumulators, batch.column(2).flatten(), strict=True):
+        self.put(slots, batch.column(2).flatten())
+
+    def put(self, slots: Slots, arrays: Iterable[pa.Array]) -> None:
+        """Set slots that have no values yet to those of a checkpoint: an array for each accumulator."""
+        self.make_room()
+        for accumulator, array in zip(self.accumulators, arrays, strict=True):
             numbers = numbers_of(array)
             if array.null_count:
                 numbers = np.where(null_mask(array), np.array(accumulator.initial, dtype=numbers.dtype), numbers)
@@ -130,7 +169,9 @@ class Columns:
         self._ready = len(slots)
 
     def snapshot(self) -> ColumnsSnapshot:
-        snapshot = ColumnsSnapshot(self.index.snapshot(), self.accumulators, self.numbers, self.is_set)
+        # What others have added to the index since is not in these columns.
+        keys = replace(self.index.snapshot(), size=self._ready)
+        snapshot = ColumnsSnapshot(keys, self.accumulators, self.numbers, self.is_set)
         self._open = [reference for reference in self._open if _is_open(reference)]
         self._open.append(weakref.ref(snapshot))
         return snapshot
@@ -138,7 +179,7 @@ class Columns:
     def _folded(self, batch: pa.RecordBatch, column: str | None, slots: Slots) -> Folded | None:
         """The values to fold from `column`, or None if there are none."""
         if column is None:
-            return Folded(slots, _NO_NUMBERS, _NO_NUMBERS)
+            return Folded(slots, _NO_NUMBERS, _NO_MASK)
         array = plain(batch.column(column))
         is_count_only = all(a.label.startswith("count(") for a in self.accumulators if a.column == column)
         values = _NO_NUMBERS if is_count_only else numbers_of(array)
@@ -164,7 +205,8 @@ class Columns:
                 snapshot.log(touched)
         self._open = [reference for reference in self._open if _is_open(reference)]
 
-    def _make_room(self) -> None:
+    def make_room(self) -> None:
+        """For all slots of the index."""
         size = self.index.size
         if size == self._ready:
             return
@@ -178,7 +220,18 @@ class Columns:
         self._ready = size
 
 
-def _plain_key(array: pa.Array, kind: pa.DataType) -> pa.Array:
+@contextlib.contextmanager
+def _overflow_reported(accumulator: Accumulator, name: str) -> Iterator[None]:
+    try:
+        yield
+    except OverflowError as error:
+        raise DataError(
+            f"state '{name}': {accumulator.label} has left the range of 64-bit integers; "
+            "cast the column to float64 if that is precise enough"
+        ) from error
+
+
+def plain_key(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """A key as it is emitted and stored: without encoding, and with one zero and one NaN."""
     array = plain(array)
     if pa.types.is_floating(kind):
@@ -194,13 +247,13 @@ class ColumnsSnapshot:
         keys: KeySnapshot,
         accumulators: Sequence[Accumulator],
         numbers: dict[str, Numbers],
-        is_set: dict[str, Mask],
+        is_set: dict[str | None, Mask],
     ) -> None:
         self.keys = keys
         self.accumulators = tuple(accumulators)
         self.is_settled = False
         self._live: list[Numbers] = [*numbers.values(), *is_set.values()]
-        self._labels = [*numbers, *(f"set {name}" for name in is_set)]
+        self._labels: list[object] = [*numbers, *((_SET, name) for name in is_set)]
         self._is_logged: Mask | None = None
         self._logged: list[tuple[Slots, list[Numbers]]] = []
         self._settling = threading.Lock()
@@ -225,9 +278,13 @@ class ColumnsSnapshot:
         arrays = []
         for accumulator in self.accumulators:
             has_nulls = accumulator.column is not None and not accumulator.label.startswith("count(")
-            nulls = ~columns[f"set {accumulator.column}"] if has_nulls else None
+            nulls = ~columns[_SET, accumulator.column] if has_nulls else None
             arrays.append(accumulator.array(columns[accumulator.label], nulls))
         return arrays
+
+    def rows(self) -> Mask:
+        """Which slots have had a row, if the columns knew that."""
+        return dict(zip(self._labels, self._settle(), strict=True))[_SET, None]
 
     def _settle(self) -> list[Numbers]:
         """Copy, then read the log: in this order, see the head of this file. Runs in any thread, once."""

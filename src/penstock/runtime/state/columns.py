@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import DataError
 from penstock.runtime.keys import word_values
 
 Mask = npt.NDArray[np.bool_]
@@ -28,6 +29,14 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_string_view(kind):
         return pa.large_string()
     return pa.large_binary() if pa.types.is_binary_view(kind) else kind
+
+
+def column_type(name: str, schema: pa.Schema, column: str) -> pa.DataType:
+    """The plain type of a column that the state `name` needs. Raises `DataError` if it is not there."""
+    position = schema.get_field_index(column)
+    if position < 0:
+        raise DataError(f"state '{name}' needs the column '{column}', which is not in {schema.names}")
+    return plain_type(schema.field(position).type)
 
 
 def plain(array: pa.Array) -> pa.Array:
