@@ -32,6 +32,7 @@ from penstock.api.functions import (
 )
 from penstock.api.operator import Emit, Operator, OperatorContext
 from penstock.api.stream import ConnectedStreams, KeyedStream, Pipeline, Stream, register_start
+from penstock.api.windowed_stream import WindowedStream
 from penstock.connectors.callable import CallableSink
 from penstock.connectors.collect import CollectSink
 from penstock.connectors.console import ConsoleSink
@@ -64,6 +65,7 @@ __all__ = [
     "Pipeline",
     "Stream",
     "KeyedStream",
+    "WindowedStream",
     "ConnectedStreams",
     # functions with state
     "KeyedFunction",

@@ -60,6 +60,8 @@ class Result:
     restarts: int = 0
     failures: list[BaseException] = field(default_factory=list)
     """What the restarts were for."""
+    rows_late: int = 0
+    """How many records the last attempt left out, because their windows had been emitted when they came."""
 
 
 def run(
@@ -184,6 +186,7 @@ class _Local:
         self._crashes = crashes
         self._completed: set[CheckpointId] = set()
         self._to_close: list[Worker] = []
+        self._workers: list[Worker] = []
         self._is_draining = False
         committers: dict[OperatorName, Committer] = {}
         for node in graph.nodes:
@@ -215,8 +218,9 @@ class _Local:
                 self.result.store,
                 manifest,
             )
-        for seat in self.seats.values():
-            seat.worker.start()
+        self._workers = [seat.worker for seat in self.seats.values()]
+        for worker in self._workers:
+            worker.start()
 
     def cancel(self, generation: Generation) -> None:
         for seat in self.seats.values():
@@ -247,6 +251,7 @@ class _Local:
             for worker in self._to_close:
                 worker.stop()
         self.result.restarts = self.supervisor.restarts
+        self.result.rows_late = sum(worker.rows_late for worker in self._workers)
         if self.supervisor.phase is Phase.FAILED:
             self._raise()
         return self.result

@@ -18,6 +18,8 @@ class End:
     operator: OperatorName
     partitioning: Partitioning | None = None
     key: tuple[str, ...] = ()
+    event_time: str | None = None
+    """The column that says when a record happened, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)

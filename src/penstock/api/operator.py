@@ -84,7 +84,11 @@ class OperatorContext(Protocol):
         ...
 
     def release_watermark(self, watermark: int) -> None:
-        """Pass on a watermark that `on_watermark` has held back."""
+        """Pass on a watermark that `on_watermark` has held back, or one of your own if it holds all back."""
+        ...
+
+    def count_late(self, rows: int) -> None:
+        """So many records came too late and were left out: shown to the user, since nothing else tells of them."""
         ...
 
 
@@ -117,7 +121,7 @@ class Operator(ABC):
         """Event time has reached `watermark`: no older record is expected. Emit what is complete.
 
         Return True to hold the watermark back, and `release_watermark` it later, in order. Nobody downstream hears
-        of it before. Only the last operator of a chain may do so.
+        of it before.
         """
         return None
 

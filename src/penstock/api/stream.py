@@ -39,6 +39,8 @@ from penstock.api.arguments import (
     schema_or_none,
 )
 from penstock.api.async_operator import MapAsyncOperator, Where
+from penstock.api.durations import Duration, duration_ms
+from penstock.api.event_time import EventTimeOperator
 from penstock.api.forms import As, check_form
 from penstock.api.functions import KeyedFunction, TwoInputFunction
 from penstock.api.graph import MAX_PARALLELISM_DEFAULT, Graph, Node, OperatorFactory, check
@@ -46,6 +48,8 @@ from penstock.api.keyed_operators import CallableTwoInput, ProcessOperator, TwoI
 from penstock.api.links import End, Wish, resolved
 from penstock.api.pickling import check_travels
 from penstock.api.schemas import SchemaLike
+from penstock.api.windowed_stream import WindowedStream
+from penstock.api.windows import Late, Windows
 from penstock.connectors.sink import Sink
 from penstock.connectors.source import Source
 from penstock.errors import PipelineError
@@ -214,6 +218,25 @@ class Stream:
         made = functools.partial(operators.WithColumnOperator, column, function)
         return self._apply("with_column", function, "arrow", made, name, parallelism)
 
+    # --- event time ---
+
+    def with_event_time(
+        self, column: str, *, max_delay: Duration, name: str | None = None, parallelism: int | None = None
+    ) -> Stream:
+        """Say which column has the time of an event, and how late a record may come: `max_delay="10 s"`.
+
+        The column is a timestamp of any unit, or an int64 of milliseconds; a null in it is a `DataError`. From here on
+        event time is that of the records: each subtask's watermark is the newest time it has seen, less `max_delay`.
+        Watermarks of the source, if it has any, end here. Best right behind a source, before records are mixed.
+
+        The trap: a subtask that has seen no record has no watermark, and windows wait for it. If some subtasks of a
+        source may have nothing to read, put `rebalance()` in front of this.
+        """
+        require_columns("with_event_time", (column,))
+        max_delay_ms = duration_ms("with_event_time: max_delay", max_delay, at_least_ms=0)
+        made = functools.partial(EventTimeOperator, column, max_delay_ms)
+        return self._node("with_event_time", made, name, parallelism)._timed(column)
+
     # --- ways on ---
 
     def key_by(self, *columns: str, nulls: Literal["group", "error"] = "group") -> KeyedStream:
@@ -284,8 +307,17 @@ class Stream:
         """That of the next operator, where nothing else makes sense."""
         return 1 if all(end.partitioning is Partitioning.GLOBAL for end in self._ends) else None
 
+    @property
+    def _event_time(self) -> str | None:
+        """The column of the event time, if all that meets here has it in one."""
+        columns = {end.event_time for end in self._ends}
+        return columns.pop() if len(columns) == 1 else None
+
+    def _timed(self, column: str | None) -> Stream:
+        return Stream(self.pipeline, tuple(replace(end, event_time=column) for end in self._ends))
+
     def _by(self, partitioning: Partitioning) -> Stream:
-        return Stream(self.pipeline, tuple(End(end.operator, partitioning) for end in self._ends))
+        return Stream(self.pipeline, tuple(replace(end, partitioning=partitioning, key=()) for end in self._ends))
 
     def _apply(
         self,
@@ -310,7 +342,7 @@ class Stream:
             kind, name, self._parallelism if parallelism is None else parallelism, operator=made, **flags
         )
         self.pipeline._connect(self._ends, chosen)
-        return Stream(self.pipeline, (End(chosen),))
+        return Stream(self.pipeline, (End(chosen, event_time=self._event_time),))
 
 
 class KeyedStream(Stream):
@@ -386,6 +418,38 @@ class KeyedStream(Stream):
     ) -> Stream:
         """The sum of a column for each key so far: see `aggregate`."""
         return self.aggregate(name=name, parallelism=parallelism, **{output or column: ("sum", column)})
+
+    def window(
+        self,
+        size: Duration,
+        *,
+        every: Duration | None = None,
+        offset: Duration = 0,
+        on: str | None = None,
+        late: Late = "drop",
+    ) -> WindowedStream:
+        """Windows of event time: `window("1 min")`, or overlapping ones: `window("1 hour", every="1 min")`.
+
+        They are aligned to 1970 in UTC, shifted by `offset`. `on` is the column of the event time, if it is not that of
+        `with_event_time`. A record all of whose windows have been emitted is late: with `late="drop"` it is left out
+        and counted, in `Status.rows_late`; with `late="error"` it is a `DataError`.
+        """
+        size_ms = duration_ms("window: size", size, at_least_ms=1)
+        every_ms = size_ms if every is None else duration_ms("window: every", every, at_least_ms=1)
+        offset_ms = duration_ms("window: offset", offset, at_least_ms=0)
+        if every_ms > size_ms or offset_ms >= every_ms:
+            raise PipelineError(
+                f"window: size is {size_ms} ms, every {every_ms} ms and offset {offset_ms} ms: every may not be more "
+                f"than the size, or records between the windows would be lost, and offset must be less than every"
+            )
+        require_choice("window: late", late, "drop", "error")
+        column = on or self._event_time
+        if column is None:
+            raise PipelineError(
+                'window needs event time: call with_event_time("…", max_delay="…") behind the source, or name its '
+                'column with on="…" if the source has watermarks of its own'
+            )
+        return WindowedStream(self, Windows(size_ms, every_ms, offset_ms), column, late)
 
 
 class ConnectedStreams:

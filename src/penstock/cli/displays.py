@@ -107,7 +107,8 @@ def panel_of(reading: Reading, hint: str = "", width: int = _WIDTH_MAX) -> Panel
     table.add_column(style="dim", no_wrap=True, min_width=12)
     table.add_column(no_wrap=True, min_width=10)
     table.add_column(no_wrap=True, overflow="ellipsis")
-    table.add_row("in", f"{shown_count(status.rows_in)} rows", f"{shown_count(reading.rows_in_per_s)}/s")
+    late = f", {shown_count(status.rows_late)} rows too late" if status.rows_late else ""
+    table.add_row("in", f"{shown_count(status.rows_in)} rows", f"{shown_count(reading.rows_in_per_s)}/s{late}")
     table.add_row("out", f"{shown_count(status.rows_out)} rows", f"{shown_count(reading.rows_out_per_s)}/s")
     bar = ProgressBar(total=100, completed=status.backpressure_percent, width=24, complete_style="yellow")
     table.add_row("backpressure", f"{status.backpressure_percent}%", bar)

@@ -114,10 +114,11 @@ def plain_line(reading: Reading) -> str:
     """One line for a log."""
     status = reading.status
     checkpoint = checkpoint_text(reading.completed) if reading.completed else "none"
+    late = f"late={shown_count(status.rows_late)} " if status.rows_late else ""
     return (
         f"{shown_seconds(reading.elapsed_s)} {reading.phase} "
         f"in={shown_count(status.rows_in)} ({shown_count(reading.rows_in_per_s)}/s) "
-        f"out={shown_count(status.rows_out)} ({shown_count(reading.rows_out_per_s)}/s) "
+        f"out={shown_count(status.rows_out)} ({shown_count(reading.rows_out_per_s)}/s) {late}"
         f"backpressure={status.backpressure_percent}% checkpoint={checkpoint} restarts={status.restarts}"
         + (f" recovery=({recovery_text(status.recovery)})" if status.recovery is not None else "")
     )

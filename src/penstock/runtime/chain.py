@@ -24,7 +24,10 @@ T = TypeVar("T")
 
 
 class OperatorChain:
-    """The operators of one subtask. `output` takes what the last one emits."""
+    """The operators of one subtask. `output` takes what the last one emits.
+
+    `release_watermark` takes the watermarks that an operator has held back, or has made.
+    """
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class OperatorChain:
         self.sink: SinkStage | None = None
         self.contexts: list[Context] = []
         self._operators: list[Operator] = []
+        self._pass_on_watermark = release_watermark
         for node in self.chain.nodes:
             if node.source is not None:
                 self.source = SourceStage(node.name, node.source, subtask.index, self.chain.parallelism)
@@ -47,7 +51,8 @@ class OperatorChain:
             key = self.chain.key if node.name == self.chain.name else ()
             place = subtask.index, self.chain.parallelism, plan.max_parallelism
             groups = plan.key_groups(subtask)
-            self.contexts.append(Context(node.name, *place, groups, key, services, release_watermark))
+            release = functools.partial(self._release, len(self.contexts))
+            self.contexts.append(Context(node.name, *place, groups, key, services, release))
         try:
             self._make_operators(services)
             self._emits = self._link(output)
@@ -130,10 +135,19 @@ class OperatorChain:
 
     def on_watermark(self, watermark: int) -> bool:
         """True if an operator holds the watermark back."""
-        is_held = False
-        for operator, context, emit in zip(self._operators, self.contexts, self._emits, strict=False):
-            is_held = bool(self._guarded(context, "on_watermark", operator.on_watermark, watermark, emit)) or is_held
-        return is_held
+        return self._tell(0, watermark)
+
+    def _tell(self, first: int, watermark: int) -> bool:
+        """Tell the operators from number `first` on, until one of them holds the watermark back."""
+        told = zip(self._operators[first:], self.contexts[first:], self._emits[first:], strict=False)
+        return any(
+            self._guarded(context, "on_watermark", op.on_watermark, watermark, emit) for op, context, emit in told
+        )
+
+    def _release(self, position: int, watermark: int) -> None:
+        """The operator at `position` lets a watermark go: those behind it first, then everybody downstream."""
+        if not self._tell(position + 1, watermark):
+            self._pass_on_watermark(watermark)
 
     def on_end(self) -> None:
         for operator, context, emit in zip(self._operators, self.contexts, self._emits, strict=False):

@@ -75,6 +75,7 @@ class Context:
         self.key = key
         self._services = services
         self._release_watermark = release_watermark
+        self.rows_late = 0
         self._keyed: KeyedState | None = None
         self._batches: dict[str, tuple[StateKind, BatchStateHolder]] = {}
 
@@ -89,6 +90,9 @@ class Context:
 
     def release_watermark(self, watermark: int) -> None:
         self._release_watermark(watermark)
+
+    def count_late(self, rows: int) -> None:
+        self.rows_late += rows
 
     @property
     def keyed(self) -> KeyedState:

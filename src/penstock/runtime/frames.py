@@ -174,6 +174,7 @@ class HeartbeatFrame:
     backpressured_percent: int = 0
     recovery: RecoveryFigures | None = None
     """None if the attempt began without a checkpoint."""
+    rows_late: int = 0
 
 
 Frame: TypeAlias = (

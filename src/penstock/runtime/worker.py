@@ -122,6 +122,7 @@ class Worker:
             sum(subtask.chain.sink.rows for subtask in self._order if subtask.chain.sink is not None),
             100 * held_up // count if count else 0,
             combined(subtask.recovery() for subtask in self._order) if self._manifest is not None else None,
+            self.rows_late,
         )
         services.transport.send(COORDINATOR, beat)
         silent_ms = services.clock.now_ms() - self._heard_at_ms
@@ -211,6 +212,11 @@ class Worker:
     def backlog_bytes(self) -> int:
         """Recovered in-flight data in memory."""
         return self._services.backlog_budget.bytes_held
+
+    @property
+    def rows_late(self) -> int:
+        """Records that were left out because their windows had been emitted."""
+        return sum(context.rows_late for subtask in self._order for context in subtask.chain.contexts)
 
     @property
     def can_work(self) -> bool:

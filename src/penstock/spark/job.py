@@ -57,6 +57,8 @@ class Status:
     last_error: str | None
     recovery: RecoveryFigures | None = None
     """How far this attempt has come with what it restored; None if it began without a checkpoint."""
+    rows_late: int = 0
+    """Left out in this attempt, because their windows had been emitted when they came."""
 
 
 class Job:
@@ -225,6 +227,7 @@ class Job:
             completed[-1] if completed else None,
             str(error) if error is not None else None,
             combined(beat.recovery for beat in beats if beat.recovery is not None),
+            sum(beat.rows_late for beat in beats),
         )
 
     def checkpoints(self) -> tuple[AttemptRecord, ...]:

@@ -120,6 +120,10 @@ class Columns:
             if column in self.is_set:
                 self.is_set[column][touched if folded.slots is slots else folded.slots] = True
 
+    def slots_with_rows(self) -> Slots:
+        """The slots that have had a row, with `knows_rows`."""
+        return np.flatnonzero(self.is_set[None])
+
     def _of(self, column: str | None) -> list[Accumulator]:
         return [accumulator for accumulator in self.accumulators if accumulator.column == column]
 

@@ -13,12 +13,15 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from penstock.api.aggregates import Aggregate
+from penstock.api.windows import Windows
 from penstock.errors import PipelineError, RestoreError
 from penstock.runtime.keys import key_groups
 from penstock.runtime.state.aggregate import AggregateState
 from penstock.runtime.state.pieces import KeyedPiece, KeyedStateLike, StateSnapshot
 from penstock.runtime.state.row_states import KeyCursor, ListState, MapState, RowState, ValueState
 from penstock.runtime.state.rows import RowsState
+from penstock.runtime.state.window_clock import WindowClock
+from penstock.runtime.state.windows import WindowState
 
 R = TypeVar("R", bound=RowState)
 
@@ -76,6 +79,18 @@ class KeyedState:
         known = self._states.setdefault(name, new)
         if not isinstance(known, AggregateState) or known.definition != new.definition:
             raise PipelineError(f"state '{name}' is used twice, and not in the same way")
+        return known
+
+    def windows(
+        self, name: str, key: Sequence[str], aggregates: Sequence[Aggregate], windows: Windows, on: str
+    ) -> WindowState:
+        """Columnar aggregates by key and window, and their clock. The input is partitioned by `key`."""
+        clock = WindowClock(f"{name}.clock", windows, self.key_groups)
+        new = WindowState(name, key, aggregates, on, clock, self.key_groups, self.max_parallelism)
+        known = self._states.setdefault(name, new)
+        if not isinstance(known, WindowState) or known.definition != new.definition:
+            raise PipelineError(f"state '{name}' is used twice, and not in the same way")
+        self._states.setdefault(clock.name, clock)
         return known
 
     def rows(self, name: str, key: Sequence[str]) -> RowsState:

@@ -1,0 +1,51 @@
+"""Keyed streams in windows of event time: what `KeyedStream.window` returns."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from penstock.api.arguments import aggregates_of
+from penstock.api.window_operator import WindowOperator
+from penstock.api.windows import WINDOW_END, WINDOW_START, Late, Windows
+
+if TYPE_CHECKING:
+    from penstock.api.stream import KeyedStream, Stream
+
+
+class WindowedStream:
+    """A keyed stream cut into windows of event time: say what is to be known of each."""
+
+    def __init__(self, stream: KeyedStream, windows: Windows, on: str, late: Late) -> None:
+        self.stream = stream
+        self.windows = windows
+        self._on = on
+        self._late: Late = late
+
+    def aggregate(
+        self, *, name: str | None = None, parallelism: int | None = None, **outputs: str | tuple[str, str]
+    ) -> Stream:
+        """Aggregates by key and window, columnar: `aggregate(total=("sum", "amount"), orders="count")`.
+
+        Functions are those of `KeyedStream.aggregate`. There is one row for each key that had records in a window:
+        the key, `window_start` and `window_end` (which is not part of the window) in the type of the event time, and
+        the outputs. It is emitted once, when the watermark reaches the end of the window, or the input ends.
+
+        `first` and `last` go by the order of arrival, in windows that overlap only within a pane: a stretch of the
+        greatest length of which both `size` and `every` are multiples.
+        """
+        key = self.stream.key
+        aggregates = aggregates_of((*key, WINDOW_START, WINDOW_END), outputs)
+        made = functools.partial(WindowOperator, self.windows, self._on, aggregates, self._late)
+        # What has the event time of a result is for its reader to say: see docs/decisions/0020.
+        return self.stream._node("window", made, name, parallelism)._timed(None)
+
+    def count(self, output: str = "count", *, name: str | None = None, parallelism: int | None = None) -> Stream:
+        """The number of records of each key in each window: see `aggregate`."""
+        return self.aggregate(name=name, parallelism=parallelism, **{output: "count"})
+
+    def sum(
+        self, column: str, output: str | None = None, *, name: str | None = None, parallelism: int | None = None
+    ) -> Stream:
+        """The sum of a column for each key and window: see `aggregate`."""
+        return self.aggregate(name=name, parallelism=parallelism, **{output or column: ("sum", column)})

@@ -1,0 +1,343 @@
+"""Aggregates by key and window, columnar: what is gathered, what is complete, and what has come too late.
+
+For every pane that is open (see `window_grid`) there are columns of its own, so that a pane is dropped by forgetting
+it, whatever its size. The panes share one index of keys: a row is looked up once, and a key that comes in every pane
+is known in all of them. A batch whose rows lie in one pane is folded as it is; else it is cut, without a sort if its
+panes are in order. A window of several panes is merged when it is emitted, so that a row costs the same however much
+windows overlap.
+
+The index only grows. When many of its keys do not come any more, the panes that follow get a new one, and the old
+one goes with the last of its panes.
+
+A window is complete when the watermark has reached its end. A row is late if all windows that it belongs to were
+complete before it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.api.aggregates import Aggregate
+from penstock.api.event_time import event_times
+from penstock.api.operator import MAX_WATERMARK
+from penstock.api.windows import WINDOW_END, WINDOW_START
+from penstock.errors import DataError, RestoreError
+from penstock.runtime.keys import fixed_width_values, key_groups
+from penstock.runtime.state.aggregate_columns import Columns, ColumnsSnapshot, plain_key
+from penstock.runtime.state.columns import array_of_values
+from penstock.runtime.state.key_index import KeyIndex
+from penstock.runtime.state.pieces import (
+    KEY,
+    KEY_GROUP,
+    VALUE,
+    KeyedPiece,
+    check_owned,
+    cut,
+    own_rows,
+    stable_order,
+    struct_of,
+)
+from penstock.runtime.state.slot_table import Slots
+from penstock.runtime.state.window_clock import WindowClock
+from penstock.runtime.state.window_layout import PANE_START, Layout, layout_of_batch, layout_of_checkpoint
+
+_FIRST_CAPACITY = 1 << 6
+_SPARE_KEYS = 1 << 10
+_PANES_ASKED = 8
+_EMITTED_ROWS_MAX = 1 << 16
+_INT64 = np.iinfo(np.int64)
+
+
+class WindowState:
+    """The open windows of one subtask. `key` are the columns its input is partitioned by, `on` has the event time."""
+
+    def __init__(
+        self,
+        name: str,
+        key: Sequence[str],
+        aggregates: Sequence[Aggregate],
+        on: str,
+        clock: WindowClock,
+        owned: range,
+        max_parallelism: int,
+    ) -> None:
+        self.name = name
+        self.key = tuple(key)
+        self.aggregates = tuple(aggregates)
+        self.on = on
+        self.version = 0
+        self._clock = clock
+        self._owned = owned
+        self._max_parallelism = max_parallelism
+        self._layout: Layout | None = None
+        self._checked: pa.Schema | None = None
+        self._panes: dict[int, Columns] = {}
+        self._index = KeyIndex([])
+
+    @property
+    def definition(self) -> tuple[object, ...]:
+        """Two states of one name must agree in this."""
+        return self.key, self.aggregates, self.on, self._clock.windows
+
+    @property
+    def open_panes(self) -> int:
+        return len(self._panes)
+
+    # --- records ---
+
+    def add(self, batch: pa.RecordBatch) -> int:
+        """Fold `batch` in, but for the rows that are late, and return how many those are.
+
+        Raises `DataError` as `AggregateState.update` does, and for an event time that is missing or null.
+        """
+        if batch.num_rows == 0:
+            return 0
+        layout = self._bind(batch.schema)
+        timely, times = self._timely(layout, batch, event_times(batch, self.on))
+        if len(times):
+            self._fold(layout, timely, times)
+            self.version += 1
+        return int(batch.num_rows) - len(times)
+
+    def _timely(
+        self, layout: Layout, batch: pa.RecordBatch, times: npt.NDArray[np.int64]
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+        """The rows that have an open window."""
+        earliest = int(times.min())
+        if earliest >= self._open_from(layout, self._clock.fastest_ms):
+            return batch, times
+        limits: npt.NDArray[np.int64] | int = self._open_from(layout, self._clock.slowest_ms)
+        if not self._clock.is_even:
+            groups = key_groups(batch, self.key, self._max_parallelism)
+            limits = self._clock.of(groups, lambda watermark_ms: self._open_from(layout, watermark_ms))
+        rows = np.flatnonzero(times >= limits)
+        return (batch, times) if len(rows) == len(times) else (batch.take(pa.array(rows)), times[rows])
+
+    def _open_from(self, layout: Layout, watermark_ms: int) -> int:
+        """A row of this event time or a later one is not late."""
+        tick = layout.grid.start_of(layout.grid.first_pane_after(self._last_complete(layout, watermark_ms)))
+        return min(max(tick, _INT64.min), _INT64.max)
+
+    def _last_complete(self, layout: Layout, watermark_ms: int) -> int:
+        return layout.grid.last_complete(layout.ticks.of_ms(watermark_ms))
+
+    def _fold(self, layout: Layout, batch: pa.RecordBatch, times: npt.NDArray[np.int64]) -> None:
+        grid = layout.grid
+        earliest, latest = int(times.min()), int(times.max())
+        first, last = grid.pane_at(earliest), grid.pane_at(latest)
+        self._check_range(layout, earliest, latest)
+        if last not in self._panes:
+            self._renew_index(layout)
+        slots = self._index.slots_of(self._keys_of(layout, batch)).astype(np.intp)
+        if first == last:
+            self._fold_pane(layout, first, batch, slots)
+            return
+        # Differences of 64-bit numbers without a sign are right even where those with one would overflow.
+        since = times.view(np.uint64) - np.uint64(grid.start_of(first) % 2**64)
+        numbers = since // np.uint64(grid.pane_ticks)
+        if not bool((numbers[1:] >= numbers[:-1]).all()):
+            small = numbers.astype(np.uint16) if last - first < 1 << 16 else numbers  # numpy sorts these by radix
+            order = np.argsort(small, kind="stable")
+            used = batch.select([*self.key, *layout.inputs])
+            batch, slots, numbers = used.take(pa.array(order)), slots[order], numbers[order]
+        ends = [*(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
+        for start, end in zip([0, *ends], ends, strict=False):
+            self._fold_pane(layout, first + int(numbers[start]), batch.slice(start, end - start), slots[start:end])
+
+    def _keys_of(self, layout: Layout, batch: pa.RecordBatch) -> list[pa.Array]:
+        return [plain_key(batch.column(name), kind) for name, kind in zip(self.key, layout.kinds, strict=True)]
+
+    def _fold_pane(self, layout: Layout, number: int, batch: pa.RecordBatch, slots: Slots) -> None:
+        pane = self._panes.get(number)
+        if pane is None:
+            pane = self._panes[number] = self._new_pane(layout, self._index)
+        elif pane.index is not self._index:
+            slots = pane.index.slots_of(self._keys_of(layout, batch)).astype(np.intp)
+        pane.add(batch, slots, self.name)
+
+    def _new_pane(self, layout: Layout, index: KeyIndex) -> Columns:
+        capacity = max(_FIRST_CAPACITY, index.size)
+        return Columns(self.key, index, layout.new_accumulators(), capacity, knows_rows=True)
+
+    def _renew_index(self, layout: Layout) -> None:
+        """Begin a new index if the panes of late have used only a small part of this one."""
+        recent = [pane for pane in list(self._panes.values())[-_PANES_ASKED:] if pane.index is self._index]
+        if recent and self._index.size > _SPARE_KEYS + 4 * max(len(pane.slots_with_rows()) for pane in recent):
+            self._index = KeyIndex(layout.kinds)
+
+    def _check_range(self, layout: Layout, earliest: int, latest: int) -> None:
+        span = layout.grid.pane_ticks * layout.grid.panes_per_window
+        if earliest - span < _INT64.min or latest + span > _INT64.max:
+            raise DataError(
+                f"state '{self.name}': event times from {earliest} to {latest} in '{self.on}' are out of range: "
+                f"the bounds of their windows do not fit into {layout.time}"
+            )
+
+    # --- watermarks ---
+
+    def close(self, watermark_ms: int) -> list[pa.RecordBatch]:
+        """Remove the windows that are complete at this watermark and return them, in the order of their ends.
+
+        The end of all input completes every window, but it is not remembered as a time that has been reached: if the
+        pipeline goes on with more input later, that is not late.
+        """
+        emitted: list[pa.RecordBatch] = []
+        if self._layout is not None and self._panes:
+            emitted = self._completed(self._layout, watermark_ms)
+        if watermark_ms < MAX_WATERMARK:
+            self._clock.advance(watermark_ms)
+        return emitted
+
+    def _completed(self, layout: Layout, watermark_ms: int) -> list[pa.RecordBatch]:
+        after = self._last_complete(layout, self._clock.slowest_ms)
+        to = self._last_complete(layout, watermark_ms)
+        if watermark_ms == MAX_WATERMARK:
+            to = max(self._panes) // layout.grid.panes_per_step
+        windows = list(layout.grid.windows_with(sorted(self._panes), after, to))
+        if not windows:
+            return []
+        results = [self._result(layout, window) for window in windows]
+        open_from = layout.grid.first_pane_after(to)
+        self._panes = {number: pane for number, pane in self._panes.items() if number >= open_from}
+        self.version += 1
+        return _in_batches([result for result in results if result.num_rows])
+
+    def _result(self, layout: Layout, window: int) -> pa.RecordBatch:
+        columns, slots = self._merged(layout, window)
+        keys = columns.index.snapshot().arrays(slots)
+        if not self._clock.is_even:
+            # Some of the keys come from a subtask that has emitted this window before a rescale.
+            groups = key_groups(pa.RecordBatch.from_arrays(keys, names=list(self.key)), self.key, self._max_parallelism)
+            is_new = self._clock.of(groups, lambda watermark_ms: window > self._last_complete(layout, watermark_ms))
+            slots = slots[np.flatnonzero(is_new)]
+            keys = columns.index.snapshot().arrays(slots)
+        start, end = layout.grid.window_bounds(window)
+        bounds = [
+            array_of_values(np.full(len(slots), tick, dtype=np.int64), layout.time, None) for tick in (start, end)
+        ]
+        outputs = [columns.output(aggregate, slots) for aggregate in self.aggregates]
+        names = [*self.key, WINDOW_START, WINDOW_END, *(aggregate.output for aggregate in self.aggregates)]
+        return pa.RecordBatch.from_arrays([*keys, *bounds, *outputs], names=names)
+
+    def _merged(self, layout: Layout, window: int) -> tuple[Columns, Slots]:
+        """The columns of a window, and the slots in them that had rows."""
+        panes = [self._panes[number] for number in layout.grid.panes_in(window) if number in self._panes]
+        if len(panes) == 1:
+            return panes[0], panes[0].slots_with_rows()
+        is_shared = all(pane.index is panes[0].index for pane in panes)
+        merged = self._new_pane(layout, panes[0].index if is_shared else KeyIndex(layout.kinds))
+        for pane in panes:
+            theirs = ours = pane.slots_with_rows()
+            if not is_shared:
+                ours = merged.index.slots_of(pane.index.snapshot().arrays(theirs)).astype(np.intp)
+            merged.merge(pane, theirs, ours, self.name)
+        return merged, merged.slots_with_rows()
+
+    # --- checkpoints ---
+
+    def snapshot(self) -> WindowSnapshot:
+        """References only: the time depends on the number of open panes, not of keys."""
+        panes = [(number, pane.snapshot()) for number, pane in self._panes.items()]
+        return WindowSnapshot(self, self.version, self._layout, panes)
+
+    def encode(
+        self, layout: Layout, panes: Sequence[tuple[int, ColumnsSnapshot]], target_bytes: int
+    ) -> list[KeyedPiece]:
+        """Pieces of a snapshot. Runs in the background: touches nothing of the live state."""
+        tables = [self._table_of(layout, number, pane) for number, pane in panes]
+        if not tables:
+            return []
+        table = pa.concat_tables(tables).combine_chunks()
+        groups = fixed_width_values(table.column(KEY_GROUP).combine_chunks(), np.int32)
+        check_owned(self.name, groups, self._owned)
+        return cut(self.name, table.take(pa.array(stable_order(groups, self._owned))), target_bytes)
+
+    def _table_of(self, layout: Layout, number: int, pane: ColumnsSnapshot) -> pa.Table:
+        slots = np.flatnonzero(pane.rows())
+        keys = pane.keys.arrays(slots)
+        groups = key_groups(pa.RecordBatch.from_arrays(keys, names=list(self.key)), self.key, self._max_parallelism)
+        start = array_of_values(np.full(len(slots), layout.grid.start_of(number), dtype=np.int64), layout.time, None)
+        values = [array.take(pa.array(slots)) for array in pane.arrays()]
+        value = struct_of(values, [accumulator.label for accumulator in pane.accumulators])
+        arrays = [pa.array(groups), struct_of([*keys, start], [*self.key, PANE_START]), value]
+        return pa.Table.from_arrays(arrays, names=[KEY_GROUP, KEY, VALUE])
+
+    def restore(self, batches: Iterable[pa.RecordBatch]) -> int:
+        """Add the rows of `batches` that belong to this subtask (I9), and return how many that were."""
+        restored = 0
+        for batch in batches:
+            mine = own_rows(self.name, batch, self._owned, self._max_parallelism, lambda _: self.key)
+            layout = self._settle(
+                layout_of_checkpoint(self.name, self.key, self.aggregates, self._clock.windows, batch.schema)
+            )
+            if mine.num_rows:
+                self._restore(layout, mine)
+                restored += mine.num_rows
+        self.version += bool(restored)
+        return restored
+
+    def _restore(self, layout: Layout, batch: pa.RecordBatch) -> None:
+        *keys, starts = batch.column(1).flatten()
+        ticks = fixed_width_values(starts, np.int64)
+        for tick in np.unique(ticks).tolist():
+            number = layout.grid.pane_at(tick)
+            if layout.grid.start_of(number) != tick:
+                raise RestoreError(f"state '{self.name}' cannot be restored: it has other windows than the pipeline")
+            pane = self._panes.get(number)
+            if pane is None:
+                pane = self._panes[number] = self._new_pane(layout, self._index)
+            rows = pa.array(np.flatnonzero(ticks == tick))
+            slots = self._index.slots_of([key.take(rows) for key in keys])
+            values = [array.take(rows) for array in batch.column(2).flatten()]
+            pane.put(slots, values)
+            if len(np.unique(slots)) < len(slots) or pane.is_set[None][slots].any():
+                raise RestoreError(f"state '{self.name}' cannot be restored: the checkpoint has a key twice")
+            pane.is_set[None][slots] = True
+
+    # --- types ---
+
+    def _bind(self, schema: pa.Schema) -> Layout:
+        """The layout, which is settled by the first batch; every batch is checked against it."""
+        if self._layout is None or self._checked is None or not self._checked.equals(schema):
+            self._settle(layout_of_batch(self.name, self.key, self.aggregates, self._clock.windows, self.on, schema))
+            self._checked = schema
+        assert self._layout is not None
+        return self._layout
+
+    def _settle(self, layout: Layout) -> Layout:
+        if self._layout is None:
+            self._layout = layout
+            self._index = KeyIndex(layout.kinds)
+        elif self._layout != layout:
+            raise DataError(
+                f"state '{self.name}' was built from columns of other types: {self._layout}; "
+                f"cast the columns of this batch to those, instead of {layout}"
+            )
+        return self._layout
+
+
+class WindowSnapshot:
+    """The windows at one moment."""
+
+    def __init__(
+        self, state: WindowState, version: int, layout: Layout | None, panes: list[tuple[int, ColumnsSnapshot]]
+    ) -> None:
+        self.version = version
+        self._state = state
+        self._layout = layout
+        self._panes = panes
+
+    def encode(self, target_bytes: int) -> list[KeyedPiece]:
+        return [] if self._layout is None else self._state.encode(self._layout, self._panes, target_bytes)
+
+
+def _in_batches(results: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Few windows with many keys or many with few: batches of a size that others can work with."""
+    whole = results[0] if len(results) == 1 else pa.concat_batches(results) if results else None
+    if whole is None:
+        return []
+    return [whole.slice(start, _EMITTED_ROWS_MAX) for start in range(0, whole.num_rows, _EMITTED_ROWS_MAX)]
