@@ -87,10 +87,11 @@ class KeyedState:
         """Columnar aggregates by key and window, and their clock. The input is partitioned by `key`."""
         clock = WindowClock(f"{name}.clock", windows, self.key_groups)
         new = WindowState(name, key, aggregates, on, clock, self.key_groups, self.max_parallelism)
+        # The clock comes first in a checkpoint too: it says best what is wrong, if the windows are others now.
+        self._states.setdefault(clock.name, clock)
         known = self._states.setdefault(name, new)
         if not isinstance(known, WindowState) or known.definition != new.definition:
             raise PipelineError(f"state '{name}' is used twice, and not in the same way")
-        self._states.setdefault(clock.name, clock)
         return known
 
     def rows(self, name: str, key: Sequence[str]) -> RowsState:

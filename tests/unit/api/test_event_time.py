@@ -1,0 +1,187 @@
+"""Watermarks from the data: what they are, what becomes of those from upstream, and how they are restored."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock import CollectSink, DataError, ListSource, Operator, OperatorContext, Pipeline, PipelineError
+from penstock.api.event_time import EventTimeOperator, ticks_of
+from penstock.api.operator import MAX_WATERMARK, Emit
+from penstock.ids import OperatorName
+from penstock.runtime.context import BatchStateHolder
+from penstock.testing import run
+
+
+class FakeContext:
+    """Keeps the watermarks that are released."""
+
+    operator = OperatorName("times")
+    max_parallelism = 128
+
+    def __init__(self, state: BatchStateHolder | None = None, subtask: int = 0, parallelism: int = 2) -> None:
+        self.subtask = subtask
+        self.parallelism = parallelism
+        self.state = state or BatchStateHolder()
+        self.released: list[int] = []
+
+    def list_state(self, name: str) -> BatchStateHolder:
+        return self.state
+
+    def release_watermark(self, watermark: int) -> None:
+        self.released.append(watermark)
+
+
+def opened(context: FakeContext, max_delay_ms: int = 0) -> EventTimeOperator:
+    operator = EventTimeOperator("ts", max_delay_ms)
+    operator.open(context)  # type: ignore[arg-type]
+    operator.on_restored(lambda batch: None)
+    return operator
+
+
+def batch_of(*times: Any, kind: pa.DataType | None = None) -> pa.RecordBatch:
+    return pa.record_batch({"ts": pa.array(times, kind or pa.int64())})
+
+
+def fed(operator: EventTimeOperator, *batches: pa.RecordBatch) -> list[pa.RecordBatch]:
+    emitted: list[pa.RecordBatch] = []
+    for batch in batches:
+        operator.process(batch, 0, emitted.append)
+    return emitted
+
+
+def test_the_watermark_is_the_newest_time_less_the_delay_and_never_goes_back() -> None:
+    context = FakeContext()
+    batches = [batch_of(5, 30, 10), batch_of(25), batch_of(), batch_of(41, 2), batch_of(-100)]
+    assert fed(opened(context, 10), *batches) == batches
+    assert context.released == [20, 31]
+
+
+def test_records_go_before_their_watermark() -> None:
+    context, order = FakeContext(), []
+    operator = opened(context)
+    operator.process(batch_of(7), 0, lambda batch: order.append(list(context.released)))
+    assert order == [[]]
+    assert context.released == [7]
+
+
+@pytest.mark.parametrize(
+    ("unit", "time", "watermark"),
+    [
+        ("s", 2, 2_000),
+        ("s", -2, -2_000),
+        ("ms", 1_999, 1_999),
+        ("us", 1_999_999, 1_999),
+        ("us", -1, -1),
+        ("us", -1_000_001, -1_001),
+        ("ns", 1_999_999, 1),
+        ("ns", -1, -1),
+    ],
+)
+@pytest.mark.parametrize("zone", [None, "UTC", "Asia/Tokyo"])
+def test_times_of_any_unit_are_rounded_down_to_milliseconds(
+    unit: str, zone: str | None, time: int, watermark: int
+) -> None:
+    context = FakeContext()
+    fed(opened(context), batch_of(time, kind=pa.timestamp(unit, zone)))
+    assert context.released == [watermark]
+
+
+def test_what_has_no_unit_is_no_time() -> None:
+    assert [ticks_of(kind) for kind in (pa.int32(), pa.uint64(), pa.float64(), pa.date32(), pa.string())] == [None] * 5
+
+
+def test_the_end_of_all_times_is_not_the_end_of_the_input() -> None:
+    context = FakeContext()
+    fed(opened(context), batch_of(MAX_WATERMARK))
+    assert context.released == [MAX_WATERMARK - 1]
+
+
+def test_watermarks_from_upstream_end_here_but_for_the_last_one() -> None:
+    operator = opened(FakeContext())
+    assert operator.on_watermark(5, lambda batch: None)
+    assert operator.on_watermark(MAX_WATERMARK - 1, lambda batch: None)
+    assert not operator.on_watermark(MAX_WATERMARK, lambda batch: None)
+
+
+def test_a_restored_subtask_goes_on_with_its_clock() -> None:
+    first = FakeContext()
+    fed(opened(first, 5), batch_of(100))
+    again = FakeContext(first.state)
+    fed(opened(again, 5), batch_of(99), batch_of(102))
+    assert again.released == [97]
+
+
+@pytest.mark.parametrize("place", [{"subtask": 1}, {"parallelism": 3}])
+def test_after_a_rescale_the_clock_starts_from_the_records(place: dict[str, int]) -> None:
+    first = FakeContext()
+    fed(opened(first, 5), batch_of(100))
+    again = FakeContext(first.state, **place)
+    fed(opened(again, 5), batch_of(99))
+    assert again.released == [94]
+
+
+@pytest.mark.parametrize(
+    ("batch", "text"),
+    [
+        (pa.record_batch({"at": [1]}), "operator 'times': the column 'ts' of the event time is not.*: at; keep it"),
+        (batch_of("now", kind=pa.string()), "operator 'times': the event time 'ts' is of type string: cast it"),
+        (batch_of(1, None), "operator 'times': the event time 'ts' is null in 1 of 2 rows: filter them out"),
+        (batch_of(1.5, kind=pa.float64()), "of type double"),
+    ],
+)
+def test_what_cannot_be_an_event_time_is_refused(batch: pa.RecordBatch, text: str) -> None:
+    context = FakeContext()
+    with pytest.raises(DataError, match=text):
+        fed(opened(context), batch)
+    assert context.released == []
+
+
+@pytest.mark.parametrize("arguments", [("", "1 s"), (None, "1 s"), ("ts", "soon"), ("ts", -1)])
+def test_arguments_are_checked_at_the_call(arguments: tuple[Any, Any]) -> None:
+    column, max_delay = arguments
+    with pytest.raises(PipelineError, match="with_event_time"):
+        Pipeline("p").source(ListSource([{"ts": 1}])).with_event_time(column, max_delay=max_delay)
+
+
+# --- in a pipeline ---
+
+
+class Watermarks(Operator):
+    """Emits what it hears."""
+
+    def open(self, context: OperatorContext) -> None:
+        self.last: int | None = None
+
+    def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        emit(pa.record_batch({"what": ["record"] * batch.num_rows, "ts": batch["ts"].cast(pa.int64())}))
+
+    def on_watermark(self, watermark: int, emit: Emit) -> None:
+        if watermark < MAX_WATERMARK:
+            emit(pa.record_batch({"what": ["watermark"], "ts": [watermark]}))
+
+
+@pytest.mark.parametrize("is_chained", [True, False])
+def test_operators_behind_it_hear_the_watermarks_in_their_place(is_chained: bool) -> None:
+    """Also those of the same chain, where no channel brings them."""
+    pipeline, sink = Pipeline("p"), CollectSink()
+    source = ListSource([{"ts": 10}, {"ts": 5}, {"ts": 30}], batch_rows=1, watermark_column="ts")
+    stream = pipeline.source(source).with_event_time("ts", max_delay=3).map(lambda batch: batch)
+    if not is_chained:
+        stream = stream.rebalance()
+    stream._node("seen", Watermarks, None, None).sink(sink)
+    run(pipeline)
+    said = [(row["what"], row["ts"]) for row in sink.rows()]
+    assert said == [("record", 10), ("watermark", 7), ("record", 5), ("record", 30), ("watermark", 27)]
+
+
+def test_timestamps_of_python_are_event_times_too() -> None:
+    pipeline, sink = Pipeline("p"), CollectSink()
+    at = datetime.datetime(1970, 1, 1, 0, 0, 2, tzinfo=datetime.UTC)
+    stream = pipeline.source(ListSource([{"ts": at}])).with_event_time("ts", max_delay="1 s")
+    stream._node("seen", Watermarks, None, None).filter(lambda b: pa.compute.equal(b["what"], "watermark")).sink(sink)
+    run(pipeline)
+    assert sink.rows() == [{"what": "watermark", "ts": 1000}]

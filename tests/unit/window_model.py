@@ -1,0 +1,60 @@
+"""Windows in plain Python, row by row: what the columnar state is compared with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.api.operator import MAX_WATERMARK, MIN_WATERMARK
+from penstock.api.windows import Windows
+
+FUNCTIONS = ("sum", "count", "min", "max", "mean", "first", "last")
+
+Row = tuple[Any, Any, int]
+"""Key, value, event time in milliseconds."""
+
+
+class Model:
+    """The windows of some keys. Times are milliseconds."""
+
+    def __init__(self, windows: Windows) -> None:
+        self.windows = windows
+        self.watermark = MIN_WATERMARK
+        self.late = 0
+        self._rows: dict[tuple[Any, int], list[tuple[int, Any]]] = {}
+
+    def add(self, rows: list[Row]) -> None:
+        for key, value, time in rows:
+            still_open = [start for start in self.starts(time) if start + self.windows.size_ms > self.watermark]
+            self.late += not still_open
+            for start in still_open:
+                self._rows.setdefault((key, start), []).append((time, value))
+
+    def starts(self, time: int) -> list[int]:
+        """Of all windows that a time belongs to, found by trying."""
+        size, every, offset = self.windows.size_ms, self.windows.every_ms, self.windows.offset_ms
+        near = range(time - size + 1, time + 1)
+        return [start for start in near if (start - offset) % every == 0]
+
+    def close(self, watermark: int) -> dict[tuple[Any, int, int], tuple[Any, ...]]:
+        """By key, start and end: what is complete."""
+        size = self.windows.size_ms
+        self.watermark = watermark if watermark < MAX_WATERMARK else self.watermark
+        done = [place for place in self._rows if place[1] + size <= watermark]
+        return {(key, start, start + size): self._aggregates(self._rows.pop((key, start))) for key, start in done}
+
+    def _aggregates(self, rows: list[tuple[int, Any]]) -> tuple[Any, ...]:
+        """In the order of `FUNCTIONS`, and the number of rows."""
+        if self.windows.every_ms < self.windows.size_ms:
+            rows = sorted(rows, key=lambda row: self._pane(row[0]))
+        known = [value for _, value in rows if value is not None]
+        if not known:
+            return (None, 0, None, None, None, None, None, len(rows))
+        total = sum(known)
+        shown = (total, len(known), min(known), max(known), total / len(known), known[0], known[-1])
+        return (*shown, len(rows))
+
+    def _pane(self, time: int) -> int:
+        size, every = self.windows.size_ms, self.windows.every_ms
+        while every:
+            size, every = every, size % every
+        return (time - self.windows.offset_ms) // size
