@@ -7,7 +7,7 @@ feature is off, and recovered buffers without a bound (004).
 
 from __future__ import annotations
 
-from tests.mutants.catalogue import connectors, coordination, inputs, outputs, ownership, recovery, snapshots
+from tests.mutants.catalogue import connectors, coordination, inputs, outputs, ownership, recovery, snapshots, windows
 from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -18,4 +18,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *ownership.MUTANTS,
     *recovery.MUTANTS,
     *connectors.MUTANTS,
+    *windows.MUTANTS,
 )

@@ -304,6 +304,17 @@ def test_keys_that_do_not_come_again_are_forgotten() -> None:
     assert subtask.close(MAX_WATERMARK) == model.close(MAX_WATERMARK)
 
 
+def test_keys_are_forgotten_also_if_no_window_is_open_between_batches() -> None:
+    subtask = Subtask()
+    sizes = []
+    for number in range(40):
+        subtask.add(batch_of([(number * 500 + key, 1, number * 10) for key in range(500)]))
+        sizes += [pane.index.size for pane in subtask.state._panes.values()]
+        assert len(subtask.close(number * 10 + 10)) == 500
+    assert len(sizes) == 40
+    assert max(sizes) < 5_000
+
+
 def test_keys_that_come_again_are_looked_up_in_one_index() -> None:
     subtask = Subtask()
     for number in range(20):

@@ -77,6 +77,8 @@ class WindowState:
         self._checked: pa.Schema | None = None
         self._panes: dict[int, Columns] = {}
         self._index = KeyIndex([])
+        self._dropped_keys = 0
+        """As many as the last pane had that was dropped."""
 
     @property
     def definition(self) -> tuple[object, ...]:
@@ -166,7 +168,8 @@ class WindowState:
     def _renew_index(self, layout: Layout) -> None:
         """Begin a new index if the panes of late have used only a small part of this one."""
         recent = [pane for pane in list(self._panes.values())[-_PANES_ASKED:] if pane.index is self._index]
-        if recent and self._index.size > _SPARE_KEYS + 4 * max(len(pane.slots_with_rows()) for pane in recent):
+        used = max((len(pane.slots_with_rows()) for pane in recent), default=self._dropped_keys)
+        if self._index.size > _SPARE_KEYS + 4 * used:
             self._index = KeyIndex(layout.kinds)
 
     def _check_range(self, layout: Layout, earliest: int, latest: int) -> None:
@@ -202,6 +205,9 @@ class WindowState:
             return []
         results = [self._result(layout, window) for window in windows]
         open_from = layout.grid.first_pane_after(to)
+        gone = [number for number in self._panes if number < open_from]
+        if gone:
+            self._dropped_keys = len(self._panes[max(gone)].slots_with_rows())
         self._panes = {number: pane for number, pane in self._panes.items() if number >= open_from}
         self.version += 1
         return _in_batches([result for result in results if result.num_rows])

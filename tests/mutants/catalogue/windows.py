@@ -1,0 +1,139 @@
+"""Defects of event time and windows. The simulator has no windows: tests must notice these."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import OWN, Mutant
+
+_EVENT_TIME = "api/event_time.py"
+_CLOCK = "runtime/state/window_clock.py"
+_GRID = "runtime/state/window_grid.py"
+_STATE = "runtime/state/windows.py"
+_TESTS = (
+    "tests/unit/runtime/test_window_state.py",
+    "tests/unit/api/test_event_time.py",
+    "tests/unit/api/test_windows.py",
+)
+
+
+def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
+    return Mutant(name, OWN, file, old, new, why, seeds=0, tests=_TESTS)
+
+
+MUTANTS = (
+    # --- which window ---
+    _mutant(
+        "A window is emitted before the watermark has reached its end",
+        _GRID,
+        "(self.pane_at(watermark) - self.panes_per_window)",
+        "(self.pane_at(watermark + 1) - self.panes_per_window)",
+        "A record may still come for it, and is late although it is not.",
+    ),
+    _mutant(
+        "A window before 1970 is found by truncation",
+        _GRID,
+        "return (tick - self.offset_ticks) // self.pane_ticks",
+        "return int((tick - self.offset_ticks) / self.pane_ticks)",
+        "The first window is twice as long as others.",
+    ),
+    _mutant(
+        "The offset of windows is ignored",
+        _GRID,
+        "return pane * self.pane_ticks + self.offset_ticks",
+        "return pane * self.pane_ticks",
+        "The bounds are not those that were asked for.",
+    ),
+    _mutant(
+        "A window that overlaps is emitted without its last pane",
+        _GRID,
+        "return range(first, first + self.panes_per_window)",
+        "return range(first, first + max(1, self.panes_per_window - 1))",
+        "Its newest records are missing.",
+    ),
+    _mutant(
+        "A batch of several windows is put in order without its keys",
+        _STATE,
+        "used.take(pa.array(order)), slots[order], numbers[order]",
+        "used.take(pa.array(order)), slots, numbers[order]",
+        "Records go to the keys of others.",
+    ),
+    # --- what stays ---
+    _mutant(
+        "An emitted window stays in the state",
+        _STATE,
+        "for number, pane in self._panes.items() if number >= open_from}",
+        "for number, pane in self._panes.items()}",
+        "State grows for ever, and is in every checkpoint.",
+    ),
+    _mutant(
+        "A record at the very beginning of a window is late",
+        _STATE,
+        "rows = np.flatnonzero(times >= limits)",
+        "rows = np.flatnonzero(times > limits)",
+        "It is left out although its window is open.",
+    ),
+    _mutant(
+        "A late record opens its window again",
+        _STATE,
+        "rows = np.flatnonzero(times >= limits)",
+        "rows = np.arange(len(times))",
+        "The window is emitted twice, and nothing is counted.",
+    ),
+    _mutant(
+        "Keys that do not come any more stay in the index of the windows",
+        _STATE,
+        "if self._index.size > _SPARE_KEYS + 4 * used:",
+        "if self._index.size < 0:",
+        "Memory grows with all keys that there have ever been.",
+    ),
+    # --- checkpoints ---
+    _mutant(
+        "The clock of the windows is not restored",
+        _CLOCK,
+        "            self._by_group[groups[rows] - self._owned.start] = clocks[rows]\n",
+        "",
+        "A window that was emitted before the checkpoint is emitted again for a late record.",
+    ),
+    _mutant(
+        "After a rescale all windows go by the fastest clock",
+        _CLOCK,
+        "return made[places[groups - self._owned.start]]",
+        "return np.full(len(groups), made[-1])",
+        "Windows that nobody has emitted are left out.",
+    ),
+    _mutant(
+        "A snapshot of windows changes with them",
+        "runtime/state/aggregate_columns.py",
+        "        self._log(touched)\n        for column in",
+        "        for column in",
+        "I1: records behind the cut are in the state.",
+    ),
+    _mutant(
+        "A checkpoint does not say of which size its windows are",
+        _CLOCK,
+        "if Windows(*row) != self.windows:",
+        "if Windows(*row) is None:",
+        "I8: what was gathered for other windows is taken for that of these.",
+    ),
+    # --- watermarks ---
+    _mutant(
+        "Windows do not wait for the delay",
+        _EVENT_TIME,
+        "self._advance(ticks.to_ms(int(times.max())) - self.max_delay_ms)",
+        "self._advance(ticks.to_ms(int(times.max())))",
+        "Records that are not too late are left out.",
+    ),
+    _mutant(
+        "Windows hear the watermarks of the source beside those of the data",
+        _EVENT_TIME,
+        "return watermark < MAX_WATERMARK",
+        "return False",
+        "Whichever is ahead makes the records of the other one late.",
+    ),
+    _mutant(
+        "Operators between event time and windows do not hear of watermarks",
+        "runtime/chain.py",
+        "        if not self._tell(position + 1, watermark):\n            self._pass_on_watermark(watermark)\n",
+        "        self._pass_on_watermark(watermark)\n",
+        "Whoever waits for time in the same chain waits for ever.",
+    ),
+)
