@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from penstock import Pipeline
+from penstock.runtime.settings import WorkerSettings
 from penstock.testing import run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PIPELINES = ("running_totals", "spark_data_source", "unusual_readings", "word_count")
+PIPELINES = ("page_views", "running_totals", "spark_data_source", "unusual_readings", "word_count")
 
 
 def example(name: str) -> dict[str, Any]:
@@ -78,3 +79,11 @@ def test_the_readings_that_jump_are_found(capsys: pytest.CaptureFixture[str]) ->
     lines = capsys.readouterr().out.splitlines()
     expected = [f"sensor={(n * jump - 1) % names['SENSORS']}" for n in (1, 2, 3)]
     assert sorted(line.split()[0] for line in lines) == sorted(expected)
+
+
+def test_views_are_counted_in_their_minutes_and_those_that_come_very_late_are_told_of() -> None:
+    names = example("page_views")
+    described = names["by_minute"](rows=20_000, rows_per_second=None)
+    # Read in one piece, the records would all be there before the first watermark.
+    result = run(described, worker_settings=WorkerSettings(source_rows_max=500))
+    assert result.rows_late == 20_000 // names["VERY_LATE_EVERY"]

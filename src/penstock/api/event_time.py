@@ -115,7 +115,7 @@ class EventTimeOperator(NamedOperator):
         return watermark < MAX_WATERMARK
 
     def _advance(self, reached: int) -> None:
-        reached = min(reached, MAX_WATERMARK - 1)
+        reached = min(max(reached, MIN_WATERMARK), MAX_WATERMARK - 1)
         if reached <= self._watermark:
             return
         self._watermark = reached

@@ -100,6 +100,14 @@ def test_the_end_of_all_times_is_not_the_end_of_the_input() -> None:
     assert context.released == [MAX_WATERMARK - 1]
 
 
+def test_a_time_that_is_no_number_of_milliseconds_in_64_bits_makes_no_watermark() -> None:
+    context = FakeContext()
+    fed(opened(context, 5), batch_of(-(2**62), kind=pa.timestamp("s")))
+    assert context.released == []
+    fed(opened(context, 5), batch_of(2**62, kind=pa.timestamp("s")))
+    assert context.released == [MAX_WATERMARK - 1]
+
+
 def test_watermarks_from_upstream_end_here_but_for_the_last_one() -> None:
     operator = opened(FakeContext())
     assert operator.on_watermark(5, lambda batch: None)

@@ -103,8 +103,20 @@ def status(
     restarts: int = 0,
     backpressure_percent: int = 40,
     last_error: str | None = None,
+    rows_late: int = 0,
 ) -> Status:
-    return Status("totals", phase, Generation(1), restarts, rows_in, rows_out, backpressure_percent, None, last_error)
+    return Status(
+        "totals",
+        phase,
+        Generation(1),
+        restarts,
+        rows_in,
+        rows_out,
+        backpressure_percent,
+        None,
+        last_error,
+        rows_late,
+    )
 
 
 class FakeJob:

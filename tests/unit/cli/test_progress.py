@@ -78,6 +78,16 @@ def test_the_panel_shows_what_the_lines_show() -> None:
     assert "[ZeroDivisionError] seven" in shown
 
 
+def test_rows_that_came_too_late_are_shown_where_there_are_any() -> None:
+    job = FakeJob()
+    reading = Readings(job, 0.0).take(1.0)
+    assert "late" not in plain_line(reading) + _drawn(reading)
+    job.now = status(rows_in=1_000, rows_late=3)
+    reading = Readings(job, 0.0).take(1.0)
+    assert "out=0 (0/s) late=3 backpressure" in plain_line(reading)
+    assert "3 rows too late" in _drawn(reading)
+
+
 def _drawn(reading: object) -> str:
     console = Console(file=io.StringIO(), width=110)
     console.print(panel_of(reading, "Ctrl-C stops"))  # type: ignore[arg-type]

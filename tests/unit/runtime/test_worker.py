@@ -69,6 +69,14 @@ class TestStarting:
         assert bench.transport.of(ReadyFrame) == [ReadyFrame(GENERATION, WorkerId(7))]
         assert not bench.worker.work()
 
+    def test_a_sign_of_life_tells_of_late_records(self) -> None:
+        seen = Seen()
+        bench = Bench(join(seen), heartbeat_ms=50).started()
+        seen.context.count_late(3)
+        seen.context.count_late(4)
+        bench.pass_time(50)
+        assert [frame.rows_late for frame in bench.transport.take(HeartbeatFrame)] == [0, 7]
+
     def test_it_gives_a_sign_of_life_at_once_and_again_and_again(self) -> None:
         bench = Bench(join(Seen()), heartbeat_ms=50).started()
         assert len(bench.transport.take(HeartbeatFrame)) == 1
