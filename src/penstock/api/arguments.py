@@ -10,7 +10,9 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 
 from penstock.api.aggregates import FUNCTIONS, Aggregate
+from penstock.api.durations import duration_ms
 from penstock.api.schemas import as_schema
+from penstock.api.windows import Windows
 from penstock.errors import PipelineError
 
 AtEnd: TypeAlias = Literal["fire", "drop"]
@@ -59,6 +61,18 @@ def aggregates_of(key: tuple[str, ...], outputs: dict[str, Any]) -> list[Aggrega
     if len(set(names)) < len(names):
         raise PipelineError(f"aggregate: an output has the name of a key column: {', '.join(names)}")
     return [_aggregate(output, what) for output, what in outputs.items()]
+
+
+def windows_of(size: Any, every: Any, offset: Any) -> Windows:
+    size_ms = duration_ms("window: size", size, at_least_ms=1)
+    every_ms = size_ms if every is None else duration_ms("window: every", every, at_least_ms=1)
+    offset_ms = duration_ms("window: offset", offset, at_least_ms=0)
+    if every_ms > size_ms or offset_ms >= every_ms:
+        raise PipelineError(
+            f"window: size is {size_ms} ms, every {every_ms} ms and offset {offset_ms} ms: every may not be more than "
+            f"the size, or records between the windows would be lost, and offset must be less than every"
+        )
+    return Windows(size_ms, every_ms, offset_ms)
 
 
 def _aggregate(output: str, what: Any) -> Aggregate:

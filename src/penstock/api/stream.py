@@ -37,6 +37,7 @@ from penstock.api.arguments import (
     require_instance,
     require_name,
     schema_or_none,
+    windows_of,
 )
 from penstock.api.async_operator import MapAsyncOperator, Where
 from penstock.api.durations import Duration, duration_ms
@@ -49,7 +50,7 @@ from penstock.api.links import End, Wish, resolved
 from penstock.api.pickling import check_travels
 from penstock.api.schemas import SchemaLike
 from penstock.api.windowed_stream import WindowedStream
-from penstock.api.windows import Late, Windows
+from penstock.api.windows import Late
 from penstock.connectors.sink import Sink
 from penstock.connectors.source import Source
 from penstock.errors import PipelineError
@@ -434,14 +435,7 @@ class KeyedStream(Stream):
         `with_event_time`. A record all of whose windows have been emitted is late: with `late="drop"` it is left out
         and counted, in `Status.rows_late`; with `late="error"` it is a `DataError`.
         """
-        size_ms = duration_ms("window: size", size, at_least_ms=1)
-        every_ms = size_ms if every is None else duration_ms("window: every", every, at_least_ms=1)
-        offset_ms = duration_ms("window: offset", offset, at_least_ms=0)
-        if every_ms > size_ms or offset_ms >= every_ms:
-            raise PipelineError(
-                f"window: size is {size_ms} ms, every {every_ms} ms and offset {offset_ms} ms: every may not be more "
-                f"than the size, or records between the windows would be lost, and offset must be less than every"
-            )
+        windows = windows_of(size, every, offset)
         require_choice("window: late", late, "drop", "error")
         column = on or self._event_time
         if column is None:
@@ -449,7 +443,7 @@ class KeyedStream(Stream):
                 'window needs event time: call with_event_time("…", max_delay="…") behind the source, or name its '
                 'column with on="…" if the source has watermarks of its own'
             )
-        return WindowedStream(self, Windows(size_ms, every_ms, offset_ms), column, late)
+        return WindowedStream(self, windows, column, late)
 
 
 class ConnectedStreams:

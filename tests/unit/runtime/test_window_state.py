@@ -19,6 +19,7 @@ from penstock.errors import DataError, PipelineError, RestoreError
 from penstock.protocol.key_groups import key_groups_of
 from penstock.runtime.keys import key_groups
 from penstock.runtime.state import Aggregate, KeyedPiece, KeyedState
+from penstock.runtime.state.key_index import KeyIndex
 from penstock.runtime.state.window_grid import Grid, grid_of
 from penstock.runtime.state.windows import WindowState
 from tests.unit.window_model import FUNCTIONS, Model, Row
@@ -286,6 +287,19 @@ def test_many_rows_in_and_out_of_order() -> None:
             assert subtask.close(number * 8) == model.close(number * 8)
         assert subtask.close(MAX_WATERMARK) == model.close(MAX_WATERMARK)
         assert subtask.late == model.late
+
+
+def test_rows_are_counted_without_any_other_column() -> None:
+    """In order, out of order in few panes and in many, and in panes of an older index."""
+    state = KeyedState(range(GROUPS), GROUPS).windows("w", ("k",), [Aggregate("count", None, "n")], TUMBLING, "ts")
+    rows: list[Row] = [(key, None, time) for time in range(300) for key in range(20)]
+    for some in (rows, rows[::-1], [rows[n * 7 % 400] for n in range(400)]):
+        assert state.add(batch_of(some)) == 0
+        state._index = KeyIndex([pa.int64()])
+    model = Model(TUMBLING)
+    model.add([*rows, *rows, *[rows[n * 7 % 400] for n in range(400)]])
+    counted = {(r["k"], r["window_start"], r["window_end"]): r["n"] for b in state.close(999) for r in b.to_pylist()}
+    assert counted == {place: values[-1] for place, values in model.close(999).items()}
 
 
 def test_keys_that_do_not_come_again_are_forgotten() -> None:
