@@ -56,6 +56,13 @@ MUTANTS = (
         "values.take(pa.array(order)), slots, numbers.take(order)",
         "Records go to the keys of others.",
     ),
+    _mutant(
+        "Panes that were merged for a window stay merged when a record comes",
+        _STATE,
+        "        self._blocks.pop(number // layout.grid.panes_per_block, None)\n",
+        "",
+        "The record is missing in the windows that follow.",
+    ),
     # --- what stays ---
     _mutant(
         "An emitted window stays in the state",

@@ -27,7 +27,15 @@ from tests.unit.window_model import FUNCTIONS, Model, Row
 GROUPS = 16
 ALL = [Aggregate(function, "v", function) for function in FUNCTIONS] + [Aggregate("count", None, "rows")]  # type: ignore[arg-type]
 TUMBLING = Windows(10, 10)
-SHAPES = [TUMBLING, Windows(10, 10, 3), Windows(12, 4), Windows(10, 4, 1), Windows(9, 6, 5), Windows(7, 1)]
+SHAPES = [
+    TUMBLING,
+    Windows(10, 10, 3),
+    Windows(12, 4),
+    Windows(10, 4, 1),
+    Windows(9, 6, 5),
+    Windows(7, 1),
+    Windows(20, 2),
+]
 
 Emitted = dict[tuple[Any, int, int], tuple[Any, ...]]
 
@@ -316,6 +324,19 @@ def test_keys_that_do_not_come_again_are_forgotten() -> None:
         assert max(pane.index.size for pane in subtask.state._panes.values()) < 5_000
     assert len(indexes) > 1
     assert subtask.close(MAX_WATERMARK) == model.close(MAX_WATERMARK)
+
+
+def test_a_record_that_comes_between_two_windows_is_in_the_second() -> None:
+    """Although the pane that it belongs to has been merged for the first, in a block with others."""
+    subtask, model = Subtask(Windows(90, 10)), Model(Windows(90, 10))
+    for number in range(30):
+        some: list[Row] = [(number % 3, number, number * 10), (5, number, number * 10 - 45)]
+        subtask.add(batch_of(some))
+        model.add(some)
+        assert subtask.close(number * 10) == model.close(number * 10)
+    assert 1 <= len(subtask.state._blocks) <= 3
+    assert subtask.close(MAX_WATERMARK) == model.close(MAX_WATERMARK)
+    assert subtask.state._blocks == {}
 
 
 def test_keys_are_forgotten_also_if_no_window_is_open_between_batches() -> None:

@@ -29,6 +29,14 @@ class Grid:
     panes_per_window: int
     panes_per_step: int
 
+    @property
+    def panes_per_block(self) -> int:
+        """So many panes that follow each other are merged once, for all windows that have them all.
+
+        With the root of the panes in a window it is made of at most as many blocks, and twice as many single panes.
+        """
+        return math.isqrt(self.panes_per_window)
+
     def pane_at(self, tick: int) -> int:
         """Rounded down also before the offset: a division that truncates would make pane 0 twice as long."""
         return (tick - self.offset_ticks) // self.pane_ticks

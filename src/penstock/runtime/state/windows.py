@@ -4,7 +4,7 @@ For every pane that is open (see `window_grid`) there are columns of its own, so
 it, whatever its size. The panes share one index of keys: a row is looked up once, and a key that comes in every pane
 is known in all of them. A batch whose rows lie in one pane is folded as it is; else it is cut, without a sort if its
 panes are in order. A window of several panes is merged when it is emitted, so that a row costs the same however much
-windows overlap.
+windows overlap; blocks of panes are merged beforehand, so that a window of thousands of panes is made of some hundred.
 
 The index only grows. When many of its keys do not come any more, the panes that follow get a new one, and the old
 one goes with the last of its panes.
@@ -77,6 +77,8 @@ class WindowState:
         self._layout: Layout | None = None
         self._checked: pa.Schema | None = None
         self._panes: dict[int, Columns] = {}
+        self._blocks: dict[int, Columns] = {}
+        """Panes that were merged already. Not part of a checkpoint."""
         self._index = KeyIndex([])
         self._dropped_keys = 0
         """As many as the last pane had that was dropped."""
@@ -164,6 +166,7 @@ class WindowState:
         if number not in self._panes:
             self._panes[number] = self._new_pane(layout, self._index)
         self._panes[number].add(values, slots, self.name)
+        self._blocks.pop(number // layout.grid.panes_per_block, None)
 
     def _new_pane(self, layout: Layout, index: KeyIndex) -> Columns:
         capacity = max(_FIRST_CAPACITY, index.size)
@@ -213,6 +216,8 @@ class WindowState:
         if gone:
             self._dropped_keys = len(self._panes[max(gone)].slots_with_rows())
         self._panes = {number: pane for number, pane in self._panes.items() if number >= open_from}
+        first_block = -(-open_from // layout.grid.panes_per_block)
+        self._blocks = {number: block for number, block in self._blocks.items() if number >= first_block}
         self.version += 1
         return _in_batches([result for result in results if result.num_rows])
 
@@ -235,17 +240,44 @@ class WindowState:
 
     def _merged(self, layout: Layout, window: int) -> tuple[Columns, Slots]:
         """The columns of a window, and the slots in them that had rows."""
-        panes = [self._panes[number] for number in layout.grid.panes_in(window) if number in self._panes]
-        if len(panes) == 1:
-            return panes[0], panes[0].slots_with_rows()
-        is_shared = all(pane.index is panes[0].index for pane in panes)
-        merged = self._new_pane(layout, panes[0].index if is_shared else KeyIndex(layout.kinds))
-        for pane in panes:
-            theirs = ours = pane.slots_with_rows()
-            if not is_shared:
-                ours = merged.index.slots_of(pane.index.snapshot().arrays(theirs)).astype(np.intp)
-            merged.merge(pane, theirs, ours, self.name)
+        merged = self._merge(layout, self._parts_of(layout, window))
         return merged, merged.slots_with_rows()
+
+    def _parts_of(self, layout: Layout, window: int) -> list[Columns]:
+        """What a window is merged from, in the order of time: whole blocks where possible, else single panes."""
+        parts, panes, block_panes = [], layout.grid.panes_in(window), layout.grid.panes_per_block
+        number = panes.start
+        while number < panes.stop:
+            if block_panes > 1 and number % block_panes == 0 and number + block_panes <= panes.stop:
+                parts.append(self._block(layout, number // block_panes))
+                number += block_panes
+            else:
+                parts.append(self._panes.get(number))
+                number += 1
+        return [part for part in parts if part is not None]
+
+    def _block(self, layout: Layout, block: int) -> Columns | None:
+        """The panes of a block in one, or None if it has none. Kept until one of them changes or is dropped."""
+        if block not in self._blocks:
+            first = block * layout.grid.panes_per_block
+            numbers = range(first, first + layout.grid.panes_per_block)
+            panes = [self._panes[number] for number in numbers if number in self._panes]
+            if not panes:
+                return None
+            self._blocks[block] = self._merge(layout, panes)
+        return self._blocks[block]
+
+    def _merge(self, layout: Layout, parts: Sequence[Columns]) -> Columns:
+        if len(parts) == 1:
+            return parts[0]
+        is_shared = all(part.index is parts[0].index for part in parts)
+        merged = self._new_pane(layout, parts[0].index if is_shared else KeyIndex(layout.kinds))
+        for part in parts:
+            theirs = ours = part.slots_with_rows()
+            if not is_shared:
+                ours = merged.index.slots_of(part.index.snapshot().arrays(theirs)).astype(np.intp)
+            merged.merge(part, theirs, ours, self.name)
+        return merged
 
     # --- checkpoints ---
 
@@ -292,21 +324,28 @@ class WindowState:
 
     def _restore(self, layout: Layout, batch: pa.RecordBatch) -> None:
         *keys, starts = batch.column(1).flatten()
+        slots = self._index.slots_of(keys)
         ticks = fixed_width_values(starts, np.int64)
-        for tick in np.unique(ticks).tolist():
-            number = layout.grid.pane_at(tick)
-            if layout.grid.start_of(number) != tick:
-                raise RestoreError(f"state '{self.name}' cannot be restored: it has other windows than the pipeline")
-            pane = self._panes.get(number)
-            if pane is None:
-                pane = self._panes[number] = self._new_pane(layout, self._index)
-            rows = pa.array(np.flatnonzero(ticks == tick))
-            slots = self._index.slots_of([key.take(rows) for key in keys])
-            values = [array.take(rows) for array in batch.column(2).flatten()]
-            pane.put(slots, values)
-            if len(np.unique(slots)) < len(slots) or pane.is_set[None][slots].any():
+        order = np.argsort(ticks, kind="stable")
+        values = [array.take(pa.array(order)) for array in batch.column(2).flatten()]
+        slots, ticks = slots[order], ticks[order]
+        ends = [*(np.flatnonzero(ticks[1:] != ticks[:-1]) + 1).tolist(), len(ticks)]
+        for start, end in zip([0, *ends], ends, strict=False):
+            here = slots[start:end]
+            pane = self._restored_pane(layout, int(ticks[start]))
+            pane.put(here, [array.slice(start, end - start) for array in values])
+            rows = len(pane.slots_with_rows())
+            pane.is_set[None][here] = True
+            if len(pane.slots_with_rows()) < rows + len(here):
                 raise RestoreError(f"state '{self.name}' cannot be restored: the checkpoint has a key twice")
-            pane.is_set[None][slots] = True
+
+    def _restored_pane(self, layout: Layout, start: int) -> Columns:
+        number = layout.grid.pane_at(start)
+        if layout.grid.start_of(number) != start:
+            raise RestoreError(f"state '{self.name}' cannot be restored: it has other windows than the pipeline")
+        if number not in self._panes:
+            self._panes[number] = self._new_pane(layout, self._index)
+        return self._panes[number]
 
     # --- types ---
 
