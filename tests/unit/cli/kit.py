@@ -115,7 +115,7 @@ def status(
         backpressure_percent,
         None,
         last_error,
-        rows_late,
+        rows_late=rows_late,
     )
 
 
