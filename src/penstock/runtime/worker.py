@@ -113,7 +113,16 @@ class Worker:
 
     def _beat(self) -> None:
         """Give a sign of life, and again after a while."""
-        services, count = self._services, len(self._order)
+        services = self._services
+        self._send_beat()
+        silent_ms = services.clock.now_ms() - self._heard_at_ms
+        if silent_ms > services.settings.driver_silence_ms_max:
+            # Nobody would commit what we do, and somebody else may have taken over (I6).
+            raise PenstockError(f"the driver was not heard of for {silent_ms} ms: it is gone, or cannot be reached")
+        services.timers.after(services.settings.heartbeat_ms, self._beat)
+
+    def _send_beat(self) -> None:
+        count = len(self._order)
         held_up = sum(subtask.is_backpressured for subtask in self._order)
         beat = HeartbeatFrame(
             self.generation,
@@ -124,12 +133,7 @@ class Worker:
             combined(subtask.recovery() for subtask in self._order) if self._manifest is not None else None,
             self.rows_late,
         )
-        services.transport.send(COORDINATOR, beat)
-        silent_ms = services.clock.now_ms() - self._heard_at_ms
-        if silent_ms > services.settings.driver_silence_ms_max:
-            # Nobody would commit what we do, and somebody else may have taken over (I6).
-            raise PenstockError(f"the driver was not heard of for {silent_ms} ms: it is gone, or cannot be reached")
-        services.timers.after(services.settings.heartbeat_ms, self._beat)
+        self._services.transport.send(COORDINATOR, beat)
 
     def _open_subtasks(self) -> None:
         for name in self._plan.subtasks_of(self.worker):
@@ -190,6 +194,8 @@ class Worker:
             case EndFrame(_, channel):
                 self._receivers[channel].on_end(channel)
             case TriggerFrame(_, barrier):
+                # With every checkpoint the figures are fresh; with the last one they are final.
+                self._send_beat()
                 for subtask in self._order:
                     subtask.participation.on_trigger(barrier)
             case CompletedFrame(_, checkpoint):

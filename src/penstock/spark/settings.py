@@ -40,6 +40,8 @@ class Settings:
     retained_checkpoints: int = 3
     inflight_bytes_max: int = 256 * 1024 * 1024
     """In-flight data that one worker may capture for a checkpoint."""
+    recovery_bytes_max: int = 64 * 1024 * 1024
+    """Recovered in-flight data that one worker holds in memory; the rest is read from the checkpoint in time."""
     channel_bytes: int = 1024 * 1024
     """What may be on the way on one channel."""
     restarts_max: int = 10
@@ -106,6 +108,7 @@ class Settings:
             window_bytes=self.channel_bytes,
             output_bytes_max=self.channel_bytes,
             capture_bytes_max=self.inflight_bytes_max,
+            backlog_bytes_max=self.recovery_bytes_max,
             heartbeat_ms=max(1, min(1000, silence_ms // 4)),
             driver_silence_ms_max=3 * silence_ms,
         )
