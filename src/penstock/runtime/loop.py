@@ -38,7 +38,7 @@ def run_worker(
             worker.fail(error)
         mail.deliver()
         worker.fire_timers()
-        if not _work(worker, clock, turn_us) and not mail:
+        if not _work(worker, clock, turn_us) and not mail and not worker.has_stopped:
             transport.wait(_sleep_ms(worker.next_timer_at_ms, clock))
 
 
