@@ -129,3 +129,7 @@ chaos: setup ## Kill workers at random for MINUTES=1 and verify that nothing was
 .PHONY: rescale
 rescale: setup ## Rescale pipelines on local Spark, killed while they recover: RUNS=1 of each pair; ONLY=pair
 	@$(PY) -m tests.rescale --runs $(or $(RUNS),1) $(if $(ONLY),--only $(ONLY))
+
+.PHONY: large-recovery
+large-recovery: setup ## Recover MIB=2048 of in-flight data on local Spark, in bounded memory
+	@$(PY) -m tests.large_recovery --mib $(or $(MIB),2048)

@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from tests.large_recovery.play import MIB, play
 from tests.spark.conftest import make_session
 
@@ -15,15 +17,22 @@ _MEMORY_MIB_MAX = 1024
 """What a worker may have beyond one that recovers nothing."""
 
 
+def fresh_session() -> SparkSession:
+    """A session without any process of the one before."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        active.stop()
+    return make_session("local[2]", log_level="OFF")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.large_recovery", description=__doc__)
     parser.add_argument("--mib", type=int, default=2048, help="in-flight data to capture and recover")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    spark = make_session("local[2]", log_level="OFF")
     with tempfile.TemporaryDirectory(prefix="penstock-recovery-") as directory:
-        outcome = play(spark, Path(directory), arguments.mib)
-    spark.stop()
+        outcome = play(fresh_session, Path(directory), arguments.mib)
+    fresh_session().stop()
     print(outcome)
     problems = []
     if any(outcome.verdict.values()):

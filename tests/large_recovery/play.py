@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,19 +43,23 @@ class Outcome:
         )
 
 
-def play(spark: SparkSession, root: Path, mib: int) -> Outcome:
-    """Fill the channels of a pipeline with `mib` MiB, stop it, and let it recover with channels of 1 MiB."""
+def play(session: Callable[[], SparkSession], root: Path, mib: int, **settings: object) -> Outcome:
+    """Fill the channels of a pipeline with `mib` MiB, stop it, and let it recover with channels of 1 MiB.
+
+    `session` is asked for each start: Spark uses its Python processes again, and they do not forget how large they
+    once were, so that memory can only be measured in a session of its own.
+    """
     rows = mib * MIB // _ROW_BYTES * 5 // 4
     channel_bytes = mib * MIB // 4
 
     # Nobody gets anything done here: everything that the sources can send is in flight.
-    stuck = _start(spark, root, rows, 2_000, channel_bytes=channel_bytes, inflight_bytes_max=2 * mib * MIB)
+    stuck = _start(session(), root, rows, 2_000, channel_bytes=channel_bytes, inflight_bytes_max=2 * mib * MIB)
     until(lambda: _done(stuck, mib * MIB), f"a checkpoint with {mib} MiB in flight", _PATIENCE_S)
     stuck.stop(timeout=_PATIENCE_S)
     captured = max(record.inflight_bytes for record in stuck.checkpoints() if record.reason is None)
 
     # Now it is drained slowly, until one more checkpoint is there.
-    slow = _start(spark, root, rows, 100)
+    slow = _start(session(), root, rows, 100, **settings)
     memory, left = 0.0, 0
     while not any(record.reason is None for record in slow.checkpoints()):
         memory, left = max(memory, _memory_mib(slow)), _left(slow) or left
@@ -65,12 +70,12 @@ def play(spark: SparkSession, root: Path, mib: int) -> Outcome:
     slow.stop(timeout=_PATIENCE_S)
 
     # The rest as fast as it goes, from a checkpoint that refers to what the one before it has captured.
-    quick = _start(spark, root, rows, 0)
+    quick = _start(session(), root, rows, 0, **settings)
     while not quick.wait(0.05):
         memory = max(memory, _memory_mib(quick))
     world = FileWorld(root / "world")
     verdict = world.verdict(np.arange(rows, dtype=np.int64))
-    return Outcome(verdict, captured, left, first.duration_ms, memory, _idle_memory(spark, root / "idle"))
+    return Outcome(verdict, captured, left, first.duration_ms, memory, _idle_memory(session(), root / "idle"))
 
 
 def _start(spark: SparkSession, root: Path, rows: int, slow_us: int, **settings: object) -> Job:

@@ -97,8 +97,6 @@ class Subtask:
             self.chain.source.discover(restored.split_names)
             self._discover_later()
         self.backlogs.begin(self.inputs.values(), restored.channels, self._unblocked)
-        for arriving in self.inputs.values():
-            self._list(arriving)
         if restored.watermark is not None and restored.watermark > MIN_WATERMARK:
             self._watermark = restored.watermark
             self._pass_on_watermark(restored.watermark)

@@ -59,11 +59,13 @@ MUTANTS = (
     Mutant(
         "Recovered records are read only when something live arrives",
         "004",
-        _SUBTASK,
-        "        for arriving in self.inputs.values():\n            self._list(arriving)\n",
-        "",
+        _READER,
+        "            self._settle(edge, channel)\n            self._readable(channel)\n            self._load()\n",
+        "            self._settle(edge, channel)\n            self._load()\n",
         "The pipeline may wait for ever for what it has already got.",
-        seeds=0,
+        only="ordered",
+        fault=FaultKind.KILL_WORKER,
+        seeds=20,
     ),
     Mutant(
         "Every channel goes over to live records on its own",
@@ -155,6 +157,8 @@ MUTANTS = (
         "        yield from (channel.segment for channel in report.channels)\n",
         "        yield from (channel.segment for channel in report.channels if not channel.age)\n",
         "I3: every blob that a manifest refers to must stay.",
+        only="keyed_2_3",
+        seeds=20,
     ),
     Mutant(
         "A segment that is larger than the budget is never read",

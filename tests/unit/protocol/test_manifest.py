@@ -91,6 +91,12 @@ def test_blobs_are_named_once_and_inline_segments_have_none() -> None:
     assert blobs_of(FULL) == {"a/blob", "b/blob"}
 
 
+def test_blobs_that_a_recovery_still_reads_are_kept_by_every_checkpoint_it_takes() -> None:
+    waiting = replace(FULL.reports[-1].channels[0], age=2, segment=Segment(1, 1, "earlier/blob"))
+    report = replace(FULL.reports[-1], channels=(waiting,))
+    assert "earlier/blob" in blobs_of(replace(FULL, reports=(report,)))
+
+
 def test_committables_come_in_the_order_of_the_reports() -> None:
     assert [each.payload for each in committables_of(FULL)] == [b"\x80file", b"other"]
 

@@ -221,6 +221,12 @@ class TestChannels:
         (taken,) = channels_of(FULL, after, 1, [0], 128)
         assert taken == replace(flight(0, 1, Side.RECEIVER), age=1, has_watermarks=False)
 
+    def test_watermarks_that_speak_for_nobody_stay_away_in_every_later_recovery(self) -> None:
+        old = replace(flight(0, 1, Side.RECEIVER), age=1, has_watermarks=False)
+        held = manifest(shape(), SubtaskReport(subtask(COUNT, 1), channels=(old,)))
+        (taken,) = channels_of(held, held.shape.edges[0], 1, [0, 1], 128)
+        assert not taken.has_watermarks
+
     def test_what_was_recovered_before_comes_first_whatever_its_channel(self) -> None:
         young, old = flight(0, 1, Side.RECEIVER), replace(flight(1, 1, Side.RECEIVER), age=2)
         oldest = replace(flight(1, 1, Side.RECEIVER), age=3)
