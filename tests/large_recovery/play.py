@@ -65,7 +65,7 @@ def play(session: Callable[[], SparkSession], root: Path, mib: int, **settings: 
         memory, left = max(memory, _memory_mib(slow)), _left(slow) or left
         assert not slow.wait(0.01), "it came to its end without a checkpoint"
     first = next(record for record in slow.checkpoints() if record.reason is None)
-    time.sleep(2.0)
+    time.sleep(mib / 1000)
     memory, left = max(memory, _memory_mib(slow)), _left(slow) or left
     slow.stop(timeout=_PATIENCE_S)
 

@@ -114,6 +114,7 @@ def test_status_and_checkpoints_tell_what_happens(spark: SparkSession, tmp_path:
     assert record.duration_ms >= 0 and record.state_bytes >= 0
     assert job.status.last_checkpoint is not None
     job.stop(timeout=60)
+    assert job.stop(timeout=60) is None, "to stop it again does no harm"
     with pytest.raises(PenstockError, match="has ended"):
         job.checkpoint(timeout=5)
 

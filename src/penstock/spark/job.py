@@ -7,7 +7,7 @@ it by posting calls and waiting for their answers, from any thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -186,14 +186,17 @@ class Job:
     def stop(self, drain: bool = False, timeout: float | None = None) -> CheckpointId | None:
         """End the pipeline: at once, or with `drain` after a last savepoint, whose id is returned.
 
-        Either way it resumes where its newest checkpoint is, if it is started again.
+        Either way it resumes where its newest checkpoint is, if it is started again. To stop a pipeline at once that
+        has ended already does no harm; if it has failed, that is raised.
         """
         if drain:
             checkpoint = self._request(RequestKind.DRAIN, timeout)
             self.wait(timeout)
             return checkpoint
-        self._call(self._supervisor.stop, timeout)
-        self._ended.wait(timeout)
+        self._mail.post(self._supervisor.stop)
+        if not self._ended.wait(timeout):
+            raise TimeoutError(f"pipeline '{self.name}' did not end within {timeout} s")
+        self._raise_failure()
         return None
 
     def checkpoint(self, timeout: float | None = None) -> CheckpointId:
@@ -252,11 +255,6 @@ class Job:
             return result.checkpoint
         detail = f" ({result.detail})" if result.detail else ""
         raise PenstockError(f"the {kind.value} of pipeline '{self.name}' was declined: {result.reason.value}{detail}")
-
-    def _call(self, call: Callable[[], T], timeout: float | None) -> T:
-        answer: Future[T] = Future()
-        self._mail.post(lambda: answer.set_result(call()))
-        return self._await(answer, timeout, "the answer")
 
     def _await(self, answer: Future[T], timeout: float | None, what: str) -> T:
         waited = 0.0
