@@ -21,7 +21,8 @@ from penstock.ids import KeyGroup
 from penstock.plan.physical import reachable
 from penstock.protocol.key_groups import owner_of
 from penstock.protocol.manifest import Partitioning
-from penstock.runtime.keys import key_groups
+from penstock.runtime.direct_table import UNKNOWN, DirectTable
+from penstock.runtime.keys import key_groups, word_values
 
 Split: TypeAlias = list[tuple[int, pa.RecordBatch]]
 """Receiver and its batch, in the order of the receivers."""
@@ -91,10 +92,31 @@ class HashPartitioner(Partitioner):
         self.max_parallelism = max_parallelism
         owners = [owner_of(KeyGroup(group), parallelism, max_parallelism) for group in range(max_parallelism)]
         self._owners = np.array(owners, dtype=_narrow_dtype(parallelism))
+        self._direct = DirectTable()
+        """Of keys that are one integer, the receivers of those that lie close together."""
 
     def receivers_of(self, batch: pa.RecordBatch) -> npt.NDArray[Any]:
         """The receiver of each row."""
+        words = self._words_of(batch)
+        known = self._direct.look_up(words) if words is not None else None
+        if words is None or known is None:
+            return self._by_hash(batch)
+        if known.min() == UNKNOWN:
+            rows = np.flatnonzero(known == UNKNOWN)
+            known[rows] = self._by_hash(batch.select(self.columns).take(pa.array(rows)))
+            self._direct.learn(words[rows], known[rows])
+        return known
+
+    def _by_hash(self, batch: pa.RecordBatch) -> npt.NDArray[Any]:
         return self._owners.take(key_groups(batch, self.columns, self.max_parallelism))
+
+    def _words_of(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64] | None:
+        """The key as integers, if it is one column of them without a null."""
+        position = batch.schema.get_field_index(self.columns[0]) if len(self.columns) == 1 else -1
+        if position < 0 or not pa.types.is_integer(batch.schema.field(position).type):
+            return None
+        column = batch.column(position)
+        return None if column.null_count else word_values(column)
 
     def split(self, batch: pa.RecordBatch) -> Split:
         if batch.num_rows == 0:

@@ -73,7 +73,7 @@ class Columns:
     def slots_of(self, batch: pa.RecordBatch) -> tuple[list[pa.Array], Slots]:
         """The key columns, plain, and the slot of each row; the columns have room for new slots."""
         keys = [plain_key(batch.column(name), kind) for name, kind in zip(self.key, self.index.kinds, strict=True)]
-        slots = self.index.slots_of(keys).astype(np.intp)  # numpy would otherwise do so for each use
+        slots = self.index.slots_of(keys).astype(np.intp, copy=False)  # numpy would otherwise do so for each use
         self.make_room()
         return keys, slots
 

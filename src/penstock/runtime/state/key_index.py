@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import DataError
+from penstock.runtime.direct_table import UNKNOWN, DirectTable
 from penstock.runtime.keys import Words, fixed_width_values, hash_array, mix, null_mask
 from penstock.runtime.state.columns import Mask, array_of_words, fits_word, plain, with_nulls, words_of
 from penstock.runtime.state.slot_table import Rows, Slots, SlotTable
@@ -167,6 +168,8 @@ class KeyIndex:
             raise DataError(f"a key has at most {_LEAVES_MAX} columns and fields, not {len(leaf_kinds)}")
         self._interners = [None if fits_word(kind) else Interner(kind) for kind in leaf_kinds]
         self._words = [np.empty(_FIRST_CAPACITY, dtype=np.int64) for _ in leaf_kinds]
+        self._direct = DirectTable()
+        """Of keys that are one word, the slots of those that lie close together."""
         self._table = SlotTable(lambda: _hash_words([column[: self.size] for column in self._words]))
 
     @property
@@ -180,7 +183,17 @@ class KeyIndex:
             self._add_null_word()
         if self._has_nulls:
             words.append(np.zeros(len(words[0]), dtype=np.int64) if nulls is None else nulls)
+        known = self._direct.look_up(words[0]) if len(words) == 1 else None
+        if known is None:
+            return self._find_or_add(words)
+        if known.min() == UNKNOWN:
+            rows = np.flatnonzero(known == UNKNOWN)
+            new = words[0][rows]
+            known[rows] = self._find_or_add([new])
+            self._direct.learn(new, known[rows])
+        return known
 
+    def _find_or_add(self, words: Sequence[Column]) -> Slots:
         def equal(slots: Slots, rows: Rows | None) -> Mask:
             same: Mask | None = None
             for ours, theirs in zip(self._words, words, strict=True):
@@ -208,6 +221,7 @@ class KeyIndex:
             if interner is not None:
                 self._words[leaf] = interner.keep(self._words[leaf])
         self._words = [with_capacity(column, _FIRST_CAPACITY) for column in self._words]
+        self._direct.clear()
         self._table.rebuild(len(slots))
 
     @property

@@ -1,0 +1,66 @@
+"""A cache from integers that lie close together to numbers, in front of a slower way to find them.
+
+Ids that come from a sequence need no hash: what is known of them stands at their own place in a table. One gather
+then answers for a whole batch. Keys that are spread out do not come in here, and pay for a look at the smallest and
+the largest of a batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+UNKNOWN = -1
+
+_SPAN_MAX = 1 << 20
+"""Eight megabytes, or twice that: about what the caches of a processor hold."""
+_SPARSE_MAX = 16
+"""So many places may be there for each row that was ever asked for."""
+
+
+class DirectTable:
+    """What is known of the integers from `_base` on."""
+
+    __slots__ = ("_asked", "_base", "_places")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self._base = 0
+        self._places: npt.NDArray[np.intp] = np.empty(0, dtype=np.intp)
+        self._asked = 0
+
+    def look_up(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.intp] | None:
+        """What is known of each, or `UNKNOWN`; None if they do not lie close enough together for this table."""
+        if len(words) == 0:
+            return None
+        low, high = int(words.min()), int(words.max())
+        self._asked += len(words)
+        if not self._covers(low, high):
+            return None
+        return self._places.take(words - self._base if self._base else words)
+
+    def learn(self, words: npt.NDArray[np.int64], numbers: npt.NDArray[Any]) -> None:
+        """Know these from now on; they must have been looked up before."""
+        self._places[words - self._base] = numbers
+
+    def _covers(self, low: int, high: int) -> bool:
+        size = len(self._places)
+        if size and self._base <= low and high < self._base + size:
+            return True
+        first = min(low, self._base) if size else low
+        end = max(high + 1, self._base + size) if size else high + 1
+        if end - first > min(_SPAN_MAX, _SPARSE_MAX * self._asked):
+            return False
+        if 0 <= first < end - first:
+            # Where it costs little the table begins at zero, and nothing needs to be subtracted.
+            first = 0
+        # Twice as much as is needed: ids grow, and a table that grew with each of them would be copied for each.
+        places = np.full(2 * (end - first), UNKNOWN, dtype=np.intp)
+        if size:
+            places[self._base - first : self._base - first + size] = self._places
+        self._base, self._places = first, places
+        return True
