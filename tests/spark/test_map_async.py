@@ -21,6 +21,8 @@ from tests.spark.kit import completed, until
 pytestmark = pytest.mark.spark
 
 ROWS = 4000
+STUCK_S = float(os.environ.get("STUCK_SECONDS", "2"))
+"""How long the function stays stuck at least. With 60, and `pytest -s`, see how long the checkpoints take."""
 
 
 def numbers(start: int, count: int) -> pa.RecordBatch:
@@ -50,8 +52,14 @@ def test_checkpoints_complete_while_a_function_is_stuck_and_a_kill_loses_nothing
     ).sink(ParquetSink(str(tmp_path / "out")), name="out")
     job: Any = pipeline.start(spark, checkpoints=str(tmp_path / "checkpoints"), parallelism=2, checkpoint_interval=0.2)
     until((tmp_path / "stuck").exists, "the function to be stuck")
-    before = completed(job)
-    until(lambda: completed(job) >= before + 5, "five checkpoints meanwhile")
+    before, since = completed(job), time.monotonic()
+    until(
+        lambda: completed(job) >= before + 5 and time.monotonic() >= since + STUCK_S,
+        "five checkpoints meanwhile",
+        STUCK_S + 120,
+    )
+    took = [record.duration_ms for record in job.checkpoints()[before:] if record.reason is None]
+    print(f"stuck for {time.monotonic() - since:.0f} s: {completed(job) - before} checkpoints, slowest {max(took)} ms")
     os.kill(job.worker_processes[WorkerId(0)], signal.SIGKILL)
     until(lambda: job.status.restarts >= 1, "the restart")
     (tmp_path / "go on").touch()
