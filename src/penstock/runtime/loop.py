@@ -34,6 +34,9 @@ def run_worker(
         try:
             for frame in transport.receive():
                 worker.deliver(frame)
+            # A barrier to a subtask of this worker goes on at once, and not a slice of work later.
+            for frame in transport.receive_own():
+                worker.deliver(frame)
         except PenstockError as error:
             worker.fail(error)
         mail.deliver()

@@ -32,6 +32,9 @@ from penstock.runtime.services import Services
 from penstock.runtime.slices import SlicePolicy
 from penstock.runtime.source_stage import SourceStage
 
+_ROW_BYTES = 64.0
+"""What a record is taken to be as long as none has been seen."""
+
 
 class Subtask:
     """One subtask of a worker."""
@@ -78,6 +81,8 @@ class Subtask:
         """What downstream has been told. A checkpoint holds this one: what is held back is held back again."""
         self._open_channels = len(self.inputs)
         self._source_rests = False
+        self._row_bytes = _ROW_BYTES
+        """Of the last batch that the source has made."""
         self.is_restored = False
         self.has_ended = False
         self.rows_in = 0
@@ -207,8 +212,14 @@ class Subtask:
         return True
 
     def _read_splits(self, source: SourceStage) -> pa.RecordBatch | None:
+        settings = self._services.settings
+        # One batch should not be more than a channel may hold, however many rows the source could make in the time.
+        fitting = max(1, int(settings.output_bytes_max / self._row_bytes))
         try:
-            return source.read(min(self._slices.rows_max, self._services.settings.source_rows_max))
+            batch = source.read(min(self._slices.rows_max, settings.source_rows_max, fitting))
+            if batch is not None and batch.num_rows:
+                self._row_bytes = max(1.0, batch.nbytes / batch.num_rows)
+            return batch
         except PenstockError:
             raise
         except Exception as error:

@@ -53,6 +53,28 @@ class _Guarded:
         self._background.submit(work, lambda outcome: self._call_back(lambda: done(outcome)))
 
 
+_SLICES_PER_SOURCE = 8
+"""Sources get a turn after so many slices, even if there is always something to be finished first."""
+
+
+class _Turns:
+    """Subtasks that take turns."""
+
+    def __init__(self) -> None:
+        self.subtasks: list[Subtask] = []
+        self._turn = 0
+
+    def next(self) -> Subtask | None:
+        """The next one that has something to do."""
+        count = len(self.subtasks)
+        for _ in range(count):
+            subtask = self.subtasks[self._turn % count]
+            self._turn += 1
+            if subtask.can_work:
+                return subtask
+        return None
+
+
 class Worker:
     """One worker of the gang, for one generation."""
 
@@ -87,7 +109,9 @@ class Worker:
         )
         self.subtasks: dict[SubtaskId, Subtask] = {}
         self._order: list[Subtask] = []
-        self._turn = 0
+        self._sources, self._others = _Turns(), _Turns()
+        self._since_source = 0
+        """Slices of work since a source had its turn."""
         self._receivers: dict[int, Subtask] = {}
         self._senders: dict[int, Subtask] = {}
         self._restoring = 0
@@ -140,6 +164,7 @@ class Worker:
             subtask = Subtask(name, self._plan, self._services)
             self.subtasks[name] = subtask
             self._order.append(subtask)
+            (self._others if subtask.chain.source is None else self._sources).subtasks.append(subtask)
             self._receivers.update((channel, subtask) for channel in subtask.inputs)
             self._senders.update((channel, subtask) for channel in subtask.outputs)
 
@@ -229,14 +254,16 @@ class Worker:
         return not self.has_stopped and any(subtask.can_work for subtask in self._order)
 
     def work(self) -> bool:
-        """Let the next subtask that has something to do work for one slice; False if none has."""
+        """Let a subtask that has something to do work for one slice; False if none has."""
         if self.has_stopped:
             return False
-        count = len(self._order)
-        for _ in range(count):
-            subtask = self._order[self._turn % count]
-            self._turn += 1
-            if subtask.can_work:
+        # What has been read is finished first: if sources went on meanwhile, it would only wait for longer.
+        is_sources_turn = self._since_source >= _SLICES_PER_SOURCE
+        first, then = (self._sources, self._others) if is_sources_turn else (self._others, self._sources)
+        for turns in (first, then):
+            subtask = turns.next()
+            if subtask is not None:
+                self._since_source = 0 if turns is self._sources else self._since_source + 1
                 self._guard(subtask, subtask.work)
                 return True
         return False

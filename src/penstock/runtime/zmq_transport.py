@@ -173,6 +173,13 @@ class ZmqTransport:
                     break
                 yield self._decoder.decode([part.buffer for part in parts]).frame
 
+    def receive_own(self, frames_max: int = 256) -> Iterator[Frame]:
+        """What this process has sent to itself, and sends while it is being delivered."""
+        for _ in range(frames_max):
+            if not self._to_self:
+                return
+            yield self._to_self.popleft()
+
     def wait(self, timeout_ms: int | None) -> None:
         """Sleep until something arrives, somebody calls `wake`, or the time is up."""
         if self._to_self:

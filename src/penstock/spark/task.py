@@ -6,9 +6,11 @@ Everything it needs comes in Spark's own closure, as an `Attempt`. There is no o
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import PenstockError
@@ -23,6 +25,9 @@ from penstock.runtime.threads import Mail, ThreadBackground
 from penstock.runtime.worker import Worker
 from penstock.runtime.zmq_transport import RealClock, Secrets, ZmqTransport
 from penstock.storage import open_store
+
+_SWITCH_S = 0.0005
+"""How long a thread of a worker may keep the interpreter to itself while another one wants it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,11 @@ def task(attempt: Attempt) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
 def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
     """Be worker `number` of an attempt until it ends; raises what the worker failed with."""
     retain_freed_memory()
+    # The first array that is made of a numpy array imports pandas, which takes a while: now, and not between records.
+    pa.array(np.empty(0))
+    # Uploads run beside user code that may hold the interpreter: each time they come back from the disk they would
+    # wait for as long as this, several times in a checkpoint.
+    sys.setswitchinterval(_SWITCH_S)
     transport = ZmqTransport(number, attempt.secrets, address)
     mail = Mail(transport.wake)
     background = ThreadBackground(mail)

@@ -19,6 +19,9 @@ class Inbox:
     def receive(self) -> list[Any]:
         return [self.frames.pop(0)] if self.frames else []
 
+    def receive_own(self) -> list[Any]:
+        return []
+
     def wait(self, timeout_ms: int) -> None:
         self.waits.append(timeout_ms)
 
