@@ -1,89 +1,58 @@
-"""`python -m benchmarks [--quick]`: Penstock and its peers in turns, so that noise hits both, and one table.
+"""`python -m benchmarks [--quick] [--only NAME] [--runs N] [--write]`: Penstock and its peers in turns, and one table.
 
-Ratios are of medians, taken in one run on one machine; the spread says how far to trust them.
+Ratios are of medians, taken in one run on one machine; the spread says how far to trust them. What was measured is kept
+in benchmarks/results.json, from which `--write` makes the tables of docs/BENCHMARKS.md. A quick run is not kept.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
-import statistics
-import subprocess
 import sys
-from dataclasses import dataclass, field
-from pathlib import Path
 
-_HERE = Path(__file__).resolve().parent
-_RATE = re.compile(r"([\d.]+)M rows/s")
-
-
-@dataclass(slots=True)
-class Contender:
-    """One program that does the work, and what it came to."""
-
-    name: str
-    command: list[str]
-    rates: list[float] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
-
-    def run(self) -> None:
-        done = subprocess.run(self.command, capture_output=True, text=True, timeout=900, check=False)
-        match = _RATE.search(done.stdout)
-        if done.returncode or match is None:
-            raise SystemExit(f"{self.name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-        self.rates.append(float(match.group(1)))
-        self.lines.append(next(line for line in done.stdout.splitlines() if "rows/s" in line))
-        print(f"  {self.lines[-1]}", flush=True)
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.rates)
+from benchmarks import document, runner
+from benchmarks.catalogue import every_case
+from benchmarks.results import Case, Runs, details, summary
+from benchmarks.work import ROWS
 
 
-def contenders(kind: str, rows: int, with_spark: bool) -> list[Contender]:
-    peers = str(_HERE / "peers" / "run")
-    found = [
-        Contender("Penstock", [sys.executable, "-m", "benchmarks.penstock_keyed", "2", str(rows), kind]),
-        Contender("Flink (Java)", ["bash", peers, "flink-keyed", "2", str(rows), kind]),
-    ]
-    if with_spark:
-        found.append(Contender("Spark streaming", ["bash", peers, "spark-keyed", "2", str(rows), kind]))
-    return found
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one run each of the most telling cases; nothing is kept")
+    parser.add_argument("--only", action="append", metavar="NAME", help="benchmarks whose name or case has this in it")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each contender (default: 3)")
+    parser.add_argument("--rows", type=int, default=ROWS, help="rows of the throughput benchmarks")
+    parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
+    parser.add_argument("--write", action="store_true", help="write what is kept into docs/BENCHMARKS.md; run nothing")
+    return parser.parse_args()
 
 
-def measure(kind: str, rows: int, runs: int, with_spark: bool) -> list[Contender]:
-    print(f"{kind}: {rows:,} rows, parallelism 2, checkpoints every second, {runs} runs in turns", flush=True)
-    found = contenders(kind, rows, with_spark)
-    for _ in range(runs):
-        for contender in found:
-            contender.run()
-    return found
+def write() -> None:
+    results = runner.kept_runs(every_case(ROWS))
+    text = document.DOCUMENT.read_text(encoding="utf-8")
+    document.DOCUMENT.write_text(document.updated(text, runner.load()["machine"], results), encoding="utf-8")
 
 
-def table(results: dict[str, list[Contender]]) -> str:
-    lines = ["| work | contender | M rows/s (median) | spread | Penstock is |", "|---|---|---|---|---|"]
-    for kind, found in results.items():
-        ours = found[0].median
-        for each in found:
-            spread = f"{min(each.rates):.2f} … {max(each.rates):.2f}"
-            ratio = "" if each is found[0] else f"{ours / each.median:.1f} ×"
-            lines.append(f"| {kind} | {each.name} | {each.median:.2f} | {spread} | {ratio} |")
-    return "\n".join(lines)
+def chosen(cases: list[Case], only: list[str] | None) -> list[Case]:
+    return [case for case in cases if not only or any(word in f"{case.benchmark}: {case.name}" for word in only)]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one run of each, without Spark streaming")
-    parser.add_argument("--rows", type=int, default=20_000_000)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--only", choices=["sum", "map"])
-    arguments = parser.parse_args()
-    runs = 1 if arguments.quick else arguments.runs
-    os.chdir(_HERE.parent)
-    kinds = [arguments.only] if arguments.only else ["sum"] if arguments.quick else ["sum", "map"]
-    results = {kind: measure(kind, arguments.rows, runs, not arguments.quick) for kind in kinds}
-    print(table(results))
+    given = arguments()
+    os.chdir(runner.ROOT)
+    if given.write:
+        write()
+        return 0
+    cases = chosen(every_case(given.rows, given.quick), given.only)
+    if given.list or not cases:
+        print("\n".join(f"{case.benchmark}: {case.name}" for case in cases) or "there is no such benchmark: see --list")
+        return 0 if cases else 2
+    results: list[tuple[Case, Runs]] = []
+    for case in cases:
+        results.append((case, runner.run_case(case, 1 if given.quick else given.runs)))
+        if not given.quick and given.rows == ROWS:
+            runner.keep(results[-1:])
+    print("\n".join(["", *details(results), *summary(results)]))
     return 0
 
 

@@ -1,0 +1,151 @@
+"""Sources and sinks that say when they did what, and what they had in hand: for measuring, and for checking.
+
+They are made of the public interfaces alone: no part of the engine knows that it is being measured. A source notes its
+first and its last record in files, one for each split; a sink hands its figures over as committables, so that what is
+compared in the end is what was committed, exactly once.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock import Sink, SinkWriter
+from penstock.connectors.sink import Committer, Prepared
+from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
+from penstock.ids import CheckpointId, Generation
+
+Figures = dict[str, float]
+
+
+class NotedSource(Source):
+    """Another source, with the times of its first read and of its end noted in a directory."""
+
+    def __init__(self, inner: Source, notes: str) -> None:
+        self._inner = inner
+        self._notes = notes
+        self.splits_may_appear = inner.splits_may_appear
+
+    def splits(self) -> Sequence[str]:
+        return self._inner.splits()
+
+    def open(self, split: str, offset: bytes | None) -> SplitReader:
+        return _NotedReader(self._inner.open(split, offset), self._notes, split)
+
+
+class _NotedReader(SplitReader):
+    def __init__(self, inner: SplitReader, notes: str, split: str) -> None:
+        self._inner = inner
+        self._notes = notes
+        self._split = split
+        self._has_read = False
+
+    def read(self, rows_max: int) -> Any:
+        if not self._has_read:
+            self._has_read = True
+            note(self._notes, "first", self._split)
+        batch = self._inner.read(rows_max)
+        if batch is END_OF_SPLIT:
+            note(self._notes, "end", self._split)
+        return batch
+
+    def offset(self) -> bytes:
+        return self._inner.offset()
+
+    def watermark(self) -> int | None:
+        return self._inner.watermark()
+
+    def on_durable(self, offset: bytes) -> None:
+        self._inner.on_durable(offset)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def note(directory: str, what: str, who: str) -> None:
+    """Write the time into a file, once: a second note of the same thing changes nothing."""
+    path = Path(directory) / f"{what}-{who.replace('/', '-')}"
+    if not path.exists():
+        path.write_text(repr(time.time()))
+
+
+def noted(directory: str, what: str) -> list[float]:
+    """The times that were noted of something, in order."""
+    return sorted(float(path.read_text()) for path in Path(directory).glob(f"{what}-*"))
+
+
+class Tally(ABC):
+    """Adds up what one writer is given."""
+
+    @abstractmethod
+    def take(self, batch: pa.RecordBatch) -> None: ...
+
+    @abstractmethod
+    def figures(self) -> Figures:
+        """All that was taken so far, not only since the last call. Must be small."""
+
+
+class Checked(Sink):
+    """Takes everything and keeps nothing but a tally, of which the driver hears with each checkpoint."""
+
+    def __init__(self, tally: Callable[[], Tally]) -> None:
+        self._tally = tally
+        self._parts: dict[str, tuple[int, Figures]] = {}
+        self._last_at = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_tally": self._tally}
+
+    def writer(self, subtask: int, generation: Generation) -> SinkWriter:
+        return _CheckedWriter(self._tally(), f"{generation}/{subtask}")
+
+    def committer(self) -> Committer:
+        return _CheckedCommitter(self)
+
+    def add(self, part: str, number: int, last_at: float, figures: Figures) -> None:
+        if number > self._parts.get(part, (0, {}))[0]:
+            self._parts[part] = number, figures
+            self._last_at = max(self._last_at, last_at)
+
+    @property
+    def figures(self) -> Figures:
+        """What was committed, over all subtasks and attempts."""
+        names = dict.fromkeys(name for _, figures in self._parts.values() for name in figures)
+        return {name: sum(figures.get(name, 0) for _, figures in self._parts.values()) for name in names}
+
+    @property
+    def last_at(self) -> float:
+        """When the last record was written."""
+        return self._last_at
+
+
+class _CheckedWriter(SinkWriter):
+    def __init__(self, tally: Tally, part: str) -> None:
+        self._tally = tally
+        self._part = part
+        self._number = 0
+        self._last_at = 0.0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._tally.take(batch)
+        self._last_at = time.time()
+
+    def prepare(self) -> Prepared:
+        self._number += 1
+        payload = json.dumps([self._part, self._number, self._last_at, self._tally.figures()]).encode()
+        return lambda: [payload]
+
+
+class _CheckedCommitter(Committer):
+    def __init__(self, sink: Checked) -> None:
+        self._sink = sink
+
+    def commit(self, checkpoint: CheckpointId, committables: Sequence[bytes]) -> None:
+        for payload in committables:
+            self._sink.add(*json.loads(payload))
