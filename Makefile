@@ -115,11 +115,12 @@ demo: setup ## Run a pipeline on local Spark, kill its workers twice, and verify
 	@$(PY) examples/demo.py
 
 .PHONY: bench
-bench: setup ## Measure Penstock beside Flink and Spark, in turns; the peers install themselves
-	@$(PY) -m benchmarks
+bench: setup ## Measure Penstock beside its peers, in turns: RUNS=3 of each; ONLY=name. The peers install themselves
+	@$(PY) -m benchmarks --runs $(or $(RUNS),3) $(if $(ONLY),--only "$(ONLY)")
+	@$(PY) -m benchmarks --write
 
 .PHONY: bench-quick
-bench-quick: setup ## One run of Penstock and of Flink on the keyed sum
+bench-quick: setup ## One run of Penstock and of Flink: keyed sum, windows, checkpoints under backpressure
 	@$(PY) -m benchmarks --quick
 
 .PHONY: chaos

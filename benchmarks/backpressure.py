@@ -1,4 +1,4 @@
-"""Checkpoints back to back under full backpressure: `python -m benchmarks.backpressure MODE PARALLELISM SECONDS [WARM_UP]`.
+"""Checkpoints back to back: `python -m benchmarks.backpressure MODE PARALLELISM SECONDS [WARM_UP]`.
 
 source → rebalance → map → rebalance → a sink that spins 200 µs for each row; rows of 1 KiB. MODE is `aligned`,
 `unaligned`, or `timeout` (aligned until a barrier is 1 ms old). A checkpoint is triggered as soon as the one before is

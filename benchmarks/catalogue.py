@@ -9,6 +9,7 @@ from benchmarks.results import OURS, Bar, Case, Contender, Kind
 
 _PEERS = str(Path(__file__).resolve().parent / "peers" / "run")
 
+_SNAPSHOT = "snapshot of keyed state"
 _THROUGHPUT = (
     ("rate", "M rows/s"),
     ("work_rate", "M rows/s"),
@@ -78,5 +79,71 @@ def backpressure(quick: bool) -> list[Case]:
     return cases
 
 
+def checkpoint_cost(rows: int) -> list[Case]:
+    contenders = _ours("throughput", "sum", 2, rows, 1.0), _ours("throughput", "sum", 2, rows, "none", name="without")
+    bars = (Bar(Kind.LOSS, "work_rate", 5.0, 1.0),)
+    return [Case("cost of checkpointing", "1 s checkpoints against none, keyed sum", contenders, bars, _THROUGHPUT)]
+
+
+def state_snapshot() -> list[Case]:
+    cases = []
+    direct = (("stall", "ms"), ("stall_max", "ms"), ("dearer", "ms"), ("encode", "ms"), ("bytes", "per group"))
+    running = (("sync", "ms"), ("async", "ms"), ("durable", "ms"))
+    for groups, bar in ((10_000, 7.0), (100_000, 93.0), (1_000_000, 1_100.0)):
+        stall = (Bar(Kind.FIGURE, "stall", bar, 1.0, "ms"),)
+        name = f"{groups:,} groups, the state alone"
+        cases.append(Case(_SNAPSHOT, name, (_ours("state_snapshot", "direct", groups),), stall, direct))
+        sync = (Bar(Kind.FIGURE, "sync", bar, 1.0, "ms"),)
+        name = f"{groups:,} groups, in a pipeline"
+        cases.append(Case(_SNAPSHOT, name, (_ours("state_snapshot", "pipeline", groups),), sync, running))
+    return cases
+
+
+def barrier_check() -> list[Case]:
+    bars = (Bar(Kind.FIGURE, "row", 10.0, 1.0, "ns"),)
+    shown = ("batch", "ns"), ("row", "ns")
+    return [
+        Case("barrier check", f"batches of {rows:,} rows", (_ours("barrier_check", rows),), bars, shown)
+        for rows in (64, 1_024, 65_536)
+    ]
+
+
+def recovery() -> list[Case]:
+    bars = (Bar(Kind.FIGURE, "beyond", None, 1.0, "s"),)
+    times = ("noticed", "up", "out", "checkpoint", "spark", "beyond")
+    shown = (*((name, "s") for name in times), ("read", "ms"))
+    return [
+        Case("recovery", f"{groups:,} groups, parallelism 2", (_ours("recovery", groups),), bars, shown)
+        for groups in (10_000, 1_000_000)
+    ]
+
+
+def latency() -> list[Case]:
+    cases = []
+    shown = (("p50", "ms"), ("p99", "ms"), ("p999", "ms"), ("combined", "%"))
+    for rate in (100_000, 500_000):
+        contenders = _ours("latency", 2, rate, 10, 5), _peer("Flink", "flink-latency", 2, rate, 10, 5)
+        bars = (Bar(Kind.INVERSE, "p99", None, 1.0),)
+        cases.append(Case("latency", f"{rate:,} rows/s, parallelism 2", contenders, bars, shown))
+    return cases
+
+
+def growth(rows: int) -> list[Case]:
+    """No bar: on a machine with fewer cores than workers, a rate that does not fall is all that can be had."""
+    shown = ("work_rate", "M rows/s"), ("p50", "ms"), ("start", "s")
+    bars = (Bar(Kind.NONE, "work_rate"),)
+    cases = []
+    for workers in (1, 2, 4, 8, 16):
+        ours = _ours("throughput", "sum", workers, rows // 2, 1.0, workers)
+        cases.append(Case("growth", f"{workers} workers", (ours,), bars, shown))
+    for parallelism in (2, 4, 8, 16, 32):
+        ours = _ours("throughput", "sum", parallelism, rows // 2, 1.0, 2)
+        cases.append(Case("growth", f"2 workers, {parallelism**2:,} channels", (ours,), bars, shown))
+    return cases
+
+
 def every_case(rows: int, quick: bool = False) -> list[Case]:
-    return [*throughput(rows, quick), *backpressure(quick)]
+    if quick:
+        return [*throughput(rows, quick), *backpressure(quick)]
+    alone = [*checkpoint_cost(rows), *state_snapshot(), *barrier_check(), *recovery(), *latency(), *growth(rows)]
+    return [*throughput(rows, quick), *backpressure(quick), *alone]

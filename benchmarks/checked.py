@@ -75,9 +75,10 @@ def note(directory: str, what: str, who: str) -> None:
         path.write_text(repr(time.time()))
 
 
-def noted(directory: str, what: str) -> list[float]:
-    """The times that were noted of something, in order."""
-    return sorted(float(path.read_text()) for path in Path(directory).glob(f"{what}-*"))
+def noted(directory: str, what: str, after: float = 0.0) -> list[float]:
+    """The times that were noted of something, in order; those after a moment, if one is given."""
+    found = [float(path.read_text() or "0") for path in Path(directory).glob(f"{what}-*")]
+    return sorted(at for at in found if at > after)
 
 
 class Tally(ABC):
@@ -92,18 +93,22 @@ class Tally(ABC):
 
 
 class Checked(Sink):
-    """Takes everything and keeps nothing but a tally, of which the driver hears with each checkpoint."""
+    """Takes everything and keeps nothing but a tally, of which the driver hears with each checkpoint.
 
-    def __init__(self, tally: Callable[[], Tally]) -> None:
+    With a directory `notes`, each writer notes its first record there, as `out` of its generation and subtask.
+    """
+
+    def __init__(self, tally: Callable[[], Tally], notes: str | None = None) -> None:
         self._tally = tally
+        self._notes = notes
         self._parts: dict[str, tuple[int, Figures]] = {}
         self._last_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_tally": self._tally}
+        return {"_tally": self._tally, "_notes": self._notes}
 
     def writer(self, subtask: int, generation: Generation) -> SinkWriter:
-        return _CheckedWriter(self._tally(), f"{generation}/{subtask}")
+        return _CheckedWriter(self._tally(), f"{generation}/{subtask}", self._notes)
 
     def committer(self) -> Committer:
         return _CheckedCommitter(self)
@@ -126,13 +131,16 @@ class Checked(Sink):
 
 
 class _CheckedWriter(SinkWriter):
-    def __init__(self, tally: Tally, part: str) -> None:
+    def __init__(self, tally: Tally, part: str, notes: str | None) -> None:
         self._tally = tally
         self._part = part
+        self._notes = notes
         self._number = 0
         self._last_at = 0.0
 
     def write(self, batch: pa.RecordBatch) -> None:
+        if self._notes is not None and not self._last_at:
+            note(self._notes, "out", self._part)
         self._tally.take(batch)
         self._last_at = time.time()
 
