@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 OURS = "Penstock"
+RUNS_MIN = 3
+LOAD_PER_CORE_MAX = 1.5
 
 _FIGURE = re.compile(r"\b([a-z][a-z0-9_]*)=(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|nan)")
 _CHECKED = re.compile(r"\b(verified|counted)\b")
@@ -119,6 +121,7 @@ class Runs:
     missing: dict[str, str] = field(default_factory=dict)
     load: list[float] = field(default_factory=list)
     """Load average before each run: what else the machine had to do."""
+    cores: int = 0
     date: str = ""
 
     @property
@@ -209,6 +212,19 @@ def details(results: Sequence[tuple[Case, Runs]]) -> list[str]:
     return lines
 
 
+def _doubts(mine: Sequence[tuple[Case, Runs]]) -> list[str]:
+    """Why these figures should not be believed, if there is a reason."""
+    doubts = []
+    if any(len(found) < RUNS_MIN for _, runs in mine for name, found in runs.figures.items() if name == OURS):
+        doubts.append(f"There are cases with fewer than {RUNS_MIN} runs: not a measurement, only a sign.")
+    load = [value for _, runs in mine for value in runs.load]
+    cores = max(runs.cores for _, runs in mine)
+    # Before the first run nothing of ours is running; later the run before still echoes in the average.
+    if cores and load and statistics.median(load) > LOAD_PER_CORE_MAX * cores:
+        doubts.append(f"The machine was busy with other work: its {cores} cores had more to do than they could.")
+    return doubts
+
+
 def _remarks(mine: Sequence[tuple[Case, Runs]]) -> list[str]:
     load = [value for _, runs in mine for value in runs.load]
     lines = [""]
@@ -219,6 +235,8 @@ def _remarks(mine: Sequence[tuple[Case, Runs]]) -> list[str]:
             f"Measured {', '.join(dates)}; load average before the runs {low:.1f} … {middle:.1f} … {high:.1f}.",
             "",
         ]
+    doubts = _doubts(mine)
+    lines += [f"- {doubt}" for doubt in doubts] + ([""] if doubts else [])
     reasons = dict.fromkeys((name, why) for _, runs in mine for name, why in runs.missing.items())
     lines += [f"- {name} is missing: {why}" for name, why in reasons] + ([""] if reasons else [])
     return lines

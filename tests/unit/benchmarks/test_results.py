@@ -85,6 +85,16 @@ def test_the_details_show_losses_spread_load_and_who_is_missing() -> None:
     assert "- Quick is missing: there is no JDK here" in text
 
 
+def test_figures_that_should_not_be_believed_say_so() -> None:
+    case, runs = made_up(Bar(Kind.RATIO, "rate", 5), Penstock=[1, 2, 3], Slow=[4])
+    runs.cores = 2
+    assert not any(line.startswith("- ") for line in details([(case, runs)]))
+    runs.load = [9.0]
+    assert "- The machine was busy with other work" in "\n".join(details([(case, runs)]))
+    runs.figures[OURS].pop()
+    assert "fewer than 3 runs" in "\n".join(details([(case, runs)]))
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
