@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import pytest
 
 from penstock.api.operator import MAX_WATERMARK
+from penstock.connectors.source import SplitReader
 from penstock.errors import PipelineError, ProtocolViolation, RestoreError, UserCodeError
 from penstock.ids import Generation, SubtaskId, WorkerId
 from penstock.protocol.manifest import Partitioning, StateKind
@@ -23,6 +26,7 @@ from penstock.runtime.frames import (
     TriggerFrame,
     WatermarkFrame,
 )
+from penstock.runtime.worker import _SLICES_PER_SOURCE, Worker, _Turns
 from tests.unit.runtime.fake_ports import (
     GENERATION,
     LEFT,
@@ -96,6 +100,44 @@ class TestStarting:
         bench.background.run()
         bench.work()
         assert seen.processed == [1]
+
+
+class _Idle:
+    """A subtask as far as taking turns goes."""
+
+    def __init__(self) -> None:
+        self.can_work = True
+
+
+class TestTurns:
+    def worker(self, sources: int, others: int) -> tuple[Worker, list[str]]:
+        worker, worked = Bench(join(Seen())).worker, []
+        worker._sources, worker._others = _Turns(), _Turns()
+        for name, turns, count in (("source", worker._sources, sources), ("other", worker._others, others)):
+            for number in range(count):
+                subtask = _Idle()
+                subtask.work = lambda label=f"{name} {number}": worked.append(label)  # type: ignore[attr-defined]
+                turns.subtasks.append(subtask)  # type: ignore[arg-type]
+        return worker, worked
+
+    def test_what_was_read_is_finished_before_more_is_read(self) -> None:
+        worker, worked = self.worker(sources=1, others=1)
+        for _ in range(3):
+            assert worker.work()
+        worker._others.subtasks[0].can_work = False  # type: ignore[misc]
+        assert worker.work()
+        assert worked == ["other 0"] * 3 + ["source 0"]
+
+    def test_but_a_source_is_never_forgotten(self) -> None:
+        worker, worked = self.worker(sources=2, others=2)
+        for _ in range(4 * (_SLICES_PER_SOURCE + 1)):
+            assert worker.work()
+        assert [worked.count(f"source {number}") for number in range(2)] == [2, 2]
+        assert [worked.count(f"other {number}") for number in range(2)] == [16, 16]
+
+    def test_if_nobody_has_anything_to_do_nothing_is_done(self) -> None:
+        worker, _ = self.worker(sources=0, others=0)
+        assert not worker.work()
 
 
 class TestData:
@@ -230,6 +272,29 @@ class TestSources:
         bench.background.run()
         assert len(bench.transport.of(FailedFrame)) == 1
         assert bench.worker.has_stopped
+
+    def test_a_batch_is_not_larger_than_a_channel_may_hold(self) -> None:
+        class Greedy(Numbers):
+            """Makes as many as it is asked for, and notes how many that is."""
+
+            asked: ClassVar[list[int]] = []
+
+            def open(self, split: str, offset: bytes | None) -> SplitReader:
+                reader = super().open(split, offset)
+                read, Greedy.asked = reader.read, []
+
+                def noted(rows_max: int) -> Any:
+                    Greedy.asked.append(rows_max)
+                    self.chunk = rows_max
+                    return read(rows_max)
+
+                reader.read = noted  # type: ignore[method-assign]
+                return reader
+
+        bench = Bench(read(Greedy({"a": [], "b": list(range(5000))})), output_bytes_max=800).started()
+        bench.work()
+        assert Greedy.asked[0] <= 800 // 8, "nothing is known of the rows yet"
+        assert set(Greedy.asked[1:]) == {100}, "a row has eight bytes"
 
     def test_a_source_hears_of_a_durable_checkpoint_by_the_notice(self) -> None:
         told = Told({"a": [0], "b": [1, 2, 3]})
