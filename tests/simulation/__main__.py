@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import time
 
 from tests.simulation.matrix import matrix
 from tests.simulation.run import Summary, run_seed, run_seeds
+
+_TELL_EVERY_S = 30.0
 
 
 def main() -> int:
@@ -28,8 +31,13 @@ def main() -> int:
     summary = Summary()
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     names = list(matrix()) if arguments.matrix else [arguments.only]
-    for only, result in run_seeds(((seed, name) for name in names for seed in seeds), arguments.processes):
+    runs = [(seed, name) for name in names for seed in seeds]
+    told_at = time.monotonic()
+    for only, result in run_seeds(runs, arguments.processes):
         summary.add(result)
+        if time.monotonic() > told_at + _TELL_EVERY_S:
+            told_at = time.monotonic()
+            print(f"  {summary.seeds} of {len(runs)}, violations {len(summary.failed)}", file=sys.stderr, flush=True)
         if result.violations:
             print(f"VIOLATION {result.scenario}\n  {result.violations[0]}")
             print(f"  replay with: make simulate SEED={result.seed}" + (f" ONLY={only}" if only else ""), flush=True)
