@@ -178,7 +178,7 @@ def run(spark: SparkSession, root: Path, seconds: float) -> int:
         parallelism=2,
         checkpoint_interval=1.0,
         alignment_timeout=0.2,
-        channel_bytes=128 * 1024,
+        channel_bytes=512 * 1024,
     )
     watch(job, seconds / 3, started)
     kill_a_worker(job, 0)

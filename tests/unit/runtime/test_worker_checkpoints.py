@@ -388,6 +388,7 @@ class TestBounds:
         bench.batch(LEFT, 2)
         bench.background.run()
         assert (bench.worker.captured_bytes, reports(bench)) == (0, {})
+        assert not any(channel.capturing for channel in bench.subtask.inputs.values())
 
     @pytest.mark.parametrize("arrives", ["before", "after"])
     def test_more_than_the_bound_declines_with_that_reason_and_reports_nothing_else(self, arrives: str) -> None:
