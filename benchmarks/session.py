@@ -55,8 +55,13 @@ def wait_watching_memory(job: Job) -> float:
     """Wait for the end of a job; returns the memory of its largest worker at its peak, in MB."""
     memory = 0.0
     while not job.wait(0.25):
-        memory = max([memory, *(_peak_memory_mb(process) for process in job.worker_processes.values())])
+        memory = max(memory, peak_memory_mb(job))
     return memory
+
+
+def peak_memory_mb(job: Job) -> float:
+    """The memory of the largest worker that runs now, at its peak so far."""
+    return max((_peak_memory_mb(process) for process in job.worker_processes.values()), default=0.0)
 
 
 def _peak_memory_mb(process: int) -> float:

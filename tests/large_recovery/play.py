@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from benchmarks.session import peak_memory_mb
 from penstock import GeneratorSource, Pipeline
 from penstock.spark.job import Job
 from tests.simulation.records import batch_of
@@ -62,17 +63,17 @@ def play(session: Callable[[], SparkSession], root: Path, mib: int, **settings: 
     slow = _start(session(), root, rows, 100, **settings)
     memory, left = 0.0, 0
     while not any(record.reason is None for record in slow.checkpoints()):
-        memory, left = max(memory, _memory_mib(slow)), _left(slow) or left
+        memory, left = max(memory, peak_memory_mb(slow)), _left(slow) or left
         assert not slow.wait(0.01), "it came to its end without a checkpoint"
     first = next(record for record in slow.checkpoints() if record.reason is None)
     time.sleep(mib / 1000)
-    memory, left = max(memory, _memory_mib(slow)), _left(slow) or left
+    memory, left = max(memory, peak_memory_mb(slow)), _left(slow) or left
     slow.stop(timeout=_PATIENCE_S)
 
     # The rest as fast as it goes, from a checkpoint that refers to what the one before it has captured.
     quick = _start(session(), root, rows, 0, **settings)
     while not quick.wait(0.05):
-        memory = max(memory, _memory_mib(quick))
+        memory = max(memory, peak_memory_mb(quick))
     world = FileWorld(root / "world")
     verdict = world.verdict(np.arange(rows, dtype=np.int64))
     return Outcome(verdict, captured, left, first.duration_ms, memory, _idle_memory(session(), root / "idle"))
@@ -116,20 +117,9 @@ def _left(job: Job) -> int:
     return 0 if recovery is None else recovery.bytes_left
 
 
-def _memory_mib(job: Job) -> float:
-    found = 0.0
-    for process in job.worker_processes.values():
-        try:
-            status = Path(f"/proc/{process}/status").read_text()
-        except OSError:
-            continue
-        found = max([found, *(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))])
-    return found
-
-
 def _idle_memory(spark: SparkSession, root: Path) -> float:
     """Of a worker that has the same work without a recovery."""
     job, memory = _start(spark, root, 50_000, 0), 0.0
     while not job.wait(0.01):
-        memory = max(memory, _memory_mib(job))
+        memory = max(memory, peak_memory_mb(job))
     return memory

@@ -42,10 +42,11 @@ class _Edge:
         """Whether some channel can be read on, or will be without another load."""
         return any(c.backlog is not None and c.backlog.is_under_way for c in self.channels if not c.held)
 
-    def next_to_load(self) -> InputChannel | None:
-        """Of the channels whose turn it is, the one that has the least in memory."""
-        wanted = [(c.backlog.loaded, c) for c in self.channels if c.backlog and not c.held and c.backlog.next_to_load()]
-        return min(wanted, key=lambda pair: pair[0])[1] if wanted else None
+    def next_to_load(self) -> tuple[InputChannel, Entry] | None:
+        """Of the channels whose turn it is, the one that has the least in memory, and its next segment."""
+        turns = [(c.backlog.loaded, c, c.backlog.next_to_load()) for c in self.channels if c.backlog and not c.held]
+        wanted = [(loaded, channel, entry) for loaded, channel, entry in turns if entry is not None]
+        return min(wanted, key=lambda turn: turn[0])[1:] if wanted else None
 
 
 class BacklogReader:
@@ -116,13 +117,11 @@ class BacklogReader:
     def _load(self) -> None:
         """Start to read what is wanted next: of each edge something at once, more as far as the budget goes."""
         for edge in self._edges.values():
-            while channel := edge.next_to_load():
+            while found := edge.next_to_load():
+                channel, entry = found
                 is_needed = not edge.is_under_way
                 if not is_needed and self._loading >= LOADS_MAX:
                     break
-                assert channel.backlog is not None
-                entry = channel.backlog.next_to_load()
-                assert entry is not None
                 size = entry.segment.segment.length
                 if not self._services.backlog_budget.take(size) and not is_needed:
                     self._services.backlog_budget.give_back(size)

@@ -7,13 +7,16 @@ the largest of a batch.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-UNKNOWN = -1
+Ask: TypeAlias = Callable[[npt.NDArray[np.intp]], npt.NDArray[Any]]
+"""The numbers, none of them negative, of the rows that are given."""
 
+_UNKNOWN = -1
 _SPAN_MAX = 1 << 20
 """Eight megabytes, or twice that: about what the caches of a processor hold."""
 _SPARSE_MAX = 16
@@ -33,19 +36,23 @@ class DirectTable:
         self._places: npt.NDArray[np.intp] = np.empty(0, dtype=np.intp)
         self._asked = 0
 
-    def look_up(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.intp] | None:
-        """What is known of each, or `UNKNOWN`; None if they do not lie close enough together for this table."""
+    def look_up(self, words: npt.NDArray[np.int64], ask: Ask) -> npt.NDArray[np.intp] | None:
+        """The number of each; None if they do not lie close enough together for this table.
+
+        What is not known yet is asked for, once: `ask` gets the rows of `words` that it is about.
+        """
         if len(words) == 0:
             return None
         low, high = int(words.min()), int(words.max())
         self._asked += len(words)
         if not self._covers(low, high):
             return None
-        return self._places.take(words - self._base if self._base else words)
-
-    def learn(self, words: npt.NDArray[np.int64], numbers: npt.NDArray[Any]) -> None:
-        """Know these from now on; they must have been looked up before."""
-        self._places[words - self._base] = numbers
+        known = self._places.take(words - self._base if self._base else words)
+        if known.min() == _UNKNOWN:
+            rows = np.flatnonzero(known == _UNKNOWN)
+            known[rows] = ask(rows)
+            self._places[words[rows] - self._base] = known[rows]
+        return known
 
     def _covers(self, low: int, high: int) -> bool:
         size = len(self._places)
@@ -59,7 +66,7 @@ class DirectTable:
             # Where it costs little the table begins at zero, and nothing needs to be subtracted.
             first = 0
         # Twice as much as is needed: ids grow, and a table that grew with each of them would be copied for each.
-        places = np.full(2 * (end - first), UNKNOWN, dtype=np.intp)
+        places = np.full(2 * (end - first), _UNKNOWN, dtype=np.intp)
         if size:
             places[self._base - first : self._base - first + size] = self._places
         self._base, self._places = first, places

@@ -21,7 +21,7 @@ from penstock.ids import KeyGroup
 from penstock.plan.physical import reachable
 from penstock.protocol.key_groups import owner_of
 from penstock.protocol.manifest import Partitioning
-from penstock.runtime.direct_table import UNKNOWN, DirectTable
+from penstock.runtime.direct_table import DirectTable
 from penstock.runtime.keys import key_groups, word_values
 
 Split: TypeAlias = list[tuple[int, pa.RecordBatch]]
@@ -98,14 +98,12 @@ class HashPartitioner(Partitioner):
     def receivers_of(self, batch: pa.RecordBatch) -> npt.NDArray[Any]:
         """The receiver of each row."""
         words = self._words_of(batch)
-        known = self._direct.look_up(words) if words is not None else None
-        if words is None or known is None:
-            return self._by_hash(batch)
-        if known.min() == UNKNOWN:
-            rows = np.flatnonzero(known == UNKNOWN)
-            known[rows] = self._by_hash(batch.select(self.columns).take(pa.array(rows)))
-            self._direct.learn(words[rows], known[rows])
-        return known
+        if words is not None:
+            keys = batch.select(self.columns)
+            known = self._direct.look_up(words, lambda rows: self._by_hash(keys.take(pa.array(rows))))
+            if known is not None:
+                return known
+        return self._by_hash(batch)
 
     def _by_hash(self, batch: pa.RecordBatch) -> npt.NDArray[Any]:
         return self._owners.take(key_groups(batch, self.columns, self.max_parallelism))

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import DataError
-from penstock.runtime.direct_table import UNKNOWN, DirectTable
+from penstock.runtime.direct_table import DirectTable
 from penstock.runtime.keys import Words, fixed_width_values, hash_array, mix, null_mask
 from penstock.runtime.state.columns import Mask, array_of_words, fits_word, plain, with_nulls, words_of
 from penstock.runtime.state.slot_table import Rows, Slots, SlotTable
@@ -183,15 +183,11 @@ class KeyIndex:
             self._add_null_word()
         if self._has_nulls:
             words.append(np.zeros(len(words[0]), dtype=np.int64) if nulls is None else nulls)
-        known = self._direct.look_up(words[0]) if len(words) == 1 else None
-        if known is None:
-            return self._find_or_add(words)
-        if known.min() == UNKNOWN:
-            rows = np.flatnonzero(known == UNKNOWN)
-            new = words[0][rows]
-            known[rows] = self._find_or_add([new])
-            self._direct.learn(new, known[rows])
-        return known
+        if len(words) == 1:
+            known = self._direct.look_up(words[0], lambda rows: self._find_or_add([words[0][rows]]))
+            if known is not None:
+                return known
+        return self._find_or_add(words)
 
     def _find_or_add(self, words: Sequence[Column]) -> Slots:
         def equal(slots: Slots, rows: Rows | None) -> Mask:
