@@ -3,7 +3,11 @@
 Nothing is ever written under its final name. A write goes to a temporary name in the same directory, is synced,
 and then gets its name in one step: by `link`, which fails if the name is taken, or by `rename`, which replaces.
 The directory is synced after that, and so are the directories above it up to the root: that another process has
-made a directory does not mean that it has synced it yet.
+made a directory does not mean that it has synced it yet. Which of them need no syncing any more, and why that is
+known, is the matter of `storage.local_directories`.
+
+Every call counts: the threads that make them compete with user code for the interpreter, and lose it with each. A
+write into a directory that is open takes seven calls, two of them syncs.
 
 A crash leaves at most a temporary file, which nobody lists and `sweep_temporary` removes.
 """
@@ -13,12 +17,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from penstock.errors import StorageError
 from penstock.storage import paths
+from penstock.storage.local_directories import GONE, OpenDirectories, OpenDirectory, sync_directory
 from penstock.storage.port import Data
 
 TEMPORARY_AGE_S = 3600.0
@@ -26,8 +32,6 @@ TEMPORARY_AGE_S = 3600.0
 
 _VECTOR_MAX = min(os.sysconf("SC_IOV_MAX"), 1024) if "SC_IOV_MAX" in os.sysconf_names else 16
 _CREATE_ATTEMPTS_MAX = 100
-# What a file system answers that has no way of syncing a directory: there is nothing that we could wait for.
-_CANNOT_SYNC_DIRECTORIES = {errno.EINVAL, errno.ENOTSUP}
 _CURES = {
     errno.ENOSPC: "The disk is full: free some space, or keep fewer checkpoints.",
     errno.EDQUOT: "The quota of this user is used up: free some space, or keep fewer checkpoints.",
@@ -63,6 +67,7 @@ class LocalStore:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.root))
         # The root itself may be a link; below it none may lead out.
         self._real_root = os.path.realpath(self.root)
+        self._directories = OpenDirectories(self._real_root)
 
     def __repr__(self) -> str:
         return f"LocalStore({str(self.root)!r})"
@@ -73,32 +78,34 @@ class LocalStore:
         return self.root.as_uri()
 
     def create(self, path: str, data: Data) -> bool:
-        target = self._locate(path)
+        paths.require_valid(path)
         with _explained(path, "create"):
-            created = not os.path.lexists(target) and self._publish(target, [data], _link)
-            if not created:
-                if os.path.isdir(target):
-                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
-                # Who is told that the file exists may act on it: it must not be gone after a power failure (I3).
-                self._sync_up_from(os.path.dirname(target))
-            return created
+            return self._create(path, data)
 
     def write(self, path: str, parts: Sequence[Data]) -> None:
-        target = self._locate(path)
+        paths.require_valid(path)
+        above, _, name = path.rpartition("/")
         with _explained(path, "write"):
-            self._publish(target, parts, _rename)
+            directory, temporary = self._write_temporary(above, parts)
+            with self._giving_up(directory, temporary):
+                self._directories.refuse_link(directory, name)
+                os.replace(self._directories.full(directory.path, temporary), name, dst_dir_fd=directory.descriptor)
+            self._directories.settle([directory])
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        target = self._locate(path)
+        paths.require_valid(path)
         paths.require_range(path, offset, length)
-        with _explained(path, "read"), open(target, "rb") as file:
-            # Before anything is allocated: the length may come from a damaged manifest.
-            size = os.fstat(file.fileno()).st_size
-            end = size if length is None else offset + length
-            if max(offset, end) > size:
-                raise paths.short_read(path, offset, length, size)
-            file.seek(offset)
-            content = file.read(end - offset)
+        with _explained(path, "read"):
+            descriptor = self._open_to_read(path)
+            try:
+                # Before anything is allocated: the length may come from a damaged manifest.
+                size = _size_of_file(descriptor, path)
+                end = size if length is None else offset + length
+                if max(offset, end) > size:
+                    raise paths.short_read(path, offset, length, size)
+                content = _read_all(descriptor, offset, end)
+            finally:
+                os.close(descriptor)
         if len(content) != end - offset:
             raise paths.short_read(path, offset, length, offset + len(content))
         return content
@@ -108,22 +115,25 @@ class LocalStore:
         with _explained(prefix, "list"):
             return sorted(path for path, _ in self._walk("", prefix) if paths.is_valid(path))
 
-    def delete(self, path: str) -> None:
-        target = self._locate(path)
-        with _explained(path, "delete"):
-            try:
-                os.unlink(target)
-            except FileNotFoundError:
-                self._require_root()
-            # Durable too: a manifest that came back after its blobs were deleted would name what is not there.
-            self._sync_up_from(self._remove_empty(os.path.dirname(target)))
+    def delete(self, *doomed: str) -> None:
+        for path in doomed:
+            paths.require_valid(path)
+        held: dict[str, OpenDirectory] = {}
+        for path in doomed:
+            with _explained(path, "delete"):
+                above, _, name = path.rpartition("/")
+                directory = held.get(above) or held.setdefault(above, self._directories.find_nearest(above))
+                if directory.path == above:
+                    self._unlink(directory, name)
+        with _explained(", ".join(held) or str(self.root), "delete from"):
+            self._settle_removals(held.values())
 
     def check_writable(self) -> None:
         """Go once through all that `create` needs, so that a directory that cannot do it is found out at the start."""
-        target = os.path.join(self._real_root, paths.temporary_name())
+        probe = paths.temporary_name()
         with _explained(str(self.root), "write to"):
-            self._publish(target, [b"penstock"], _link)
-            os.unlink(target)
+            self._create(probe, b"penstock")
+            os.unlink(os.path.join(self._real_root, probe))
 
     def sweep_temporary(self, age_s: float = TEMPORARY_AGE_S) -> int:
         """Remove what crashed writes have left and nobody has written to for `age_s`; how many files that were.
@@ -139,83 +149,128 @@ class LocalStore:
                     if time.time() - entry.stat(follow_symlinks=False).st_mtime >= age_s:
                         os.unlink(entry.path)
                         removed += 1
-                        self._remove_empty(os.path.dirname(os.path.join(self._real_root, path)))
+                        self._directories.remove_empty(self._directories.find(path.rpartition("/")[0]))
         return removed
 
-    def _locate(self, path: str) -> str:
-        paths.require_valid(path)
-        target = os.path.join(self._real_root, path)
-        real = os.path.realpath(target)
-        if not real.startswith(self._real_root.rstrip("/") + "/"):
-            raise StorageError(f"refused path {path!r}: a symbolic link leads out of {self._real_root!r}, to {real!r}.")
-        return target
+    def _create(self, path: str, data: Data) -> bool:
+        above, _, name = path.rpartition("/")
+        directory, temporary = self._write_temporary(above, [data])
+        with self._giving_up(directory, temporary):
+            created = self._link(directory, temporary, name)
+            if not created:
+                self._require_file(directory, name)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=directory.descriptor)
+        # Who is told that the file exists may act on it: it must not be gone after a power failure (I3).
+        self._directories.settle([directory])
+        return created
 
-    def _publish(self, target: str, parts: Sequence[Data], publish: Callable[[str, str], bool]) -> bool:
-        directory = os.path.dirname(target)
-        temporary, descriptor = self._open_temporary(directory)
-        try:
+    def _write_temporary(self, above: str, parts: Sequence[Data]) -> tuple[OpenDirectory, str]:
+        """All of `parts`, durable, under a temporary name: the directory in which it is, and the name."""
+        directory, temporary, descriptor = self._open_temporary(above)
+        with self._giving_up(directory, temporary):
             try:
                 _write_all(descriptor, parts)
                 # Not tried again where it fails: the kernel may report lost pages only once.
                 _sync(descriptor)
             finally:
                 os.close(descriptor)
-            published = publish(temporary, target)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-        if published:
-            self._sync_up_from(directory)
-        return published
+        return directory, temporary
 
-    def _open_temporary(self, directory: str) -> tuple[str, int]:
-        temporary = os.path.join(directory, paths.temporary_name())
+    def _open_temporary(self, above: str) -> tuple[OpenDirectory, str, int]:
+        temporary = paths.temporary_name()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         for _ in range(_CREATE_ATTEMPTS_MAX):
-            self._make_directory(directory)
             # Whoever deletes the last file of a directory removes it, maybe just now. From here on our own
             # temporary file keeps it.
-            with contextlib.suppress(FileNotFoundError):
-                return temporary, os.open(temporary, flags, 0o666)
-        raise StorageError(f"cannot write to {directory!r}: somebody removes the directory again and again.")
+            try:
+                directory = self._directories.reach(above)
+                return directory, temporary, os.open(temporary, flags, 0o666, dir_fd=directory.descriptor)
+            except OSError as error:
+                if error.errno not in GONE:
+                    raise
+                self._directories.forget(above)
+        raise StorageError(f"cannot write to {above!r}: somebody removes the directory again and again.")
 
-    def _make_directory(self, directory: str) -> None:
-        if os.path.isdir(directory):
-            return
-        self._require_root()
-        missing = self._real_root
-        for name in os.path.relpath(directory, self._real_root).split("/"):
-            missing = os.path.join(missing, name)
-            with contextlib.suppress(FileExistsError, FileNotFoundError):
-                os.mkdir(missing)
+    @contextlib.contextmanager
+    def _giving_up(self, directory: OpenDirectory, temporary: str) -> Iterator[None]:
+        """Whatever fails leaves no temporary file behind, and no trust in what is known of the directory."""
+        try:
+            yield
+        except BaseException:
+            self._directories.forget(directory.path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=directory.descriptor)
+            raise
+
+    def _link(self, directory: OpenDirectory, temporary: str, name: str) -> bool:
+        try:
+            os.link(self._directories.full(directory.path, temporary), name, dst_dir_fd=directory.descriptor)
+        except FileExistsError:
+            # Over a network file system the first request may have succeeded and only its answer got lost.
+            return os.stat(temporary, dir_fd=directory.descriptor).st_nlink > 1
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            raise StorageError(
+                f"cannot create {self._directories.full(directory.path, name)!r}: {error.strerror}. The file system "
+                "has no hard links, without which two drivers cannot be kept apart. Choose a directory on another one."
+            ) from error
+        return True
+
+    def _require_file(self, directory: OpenDirectory, name: str) -> None:
+        self._directories.refuse_link(directory, name)
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISDIR(os.lstat(name, dir_fd=directory.descriptor).st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+
+    def _open_to_read(self, path: str) -> int:
+        above, _, name = path.rpartition("/")
+        directory = self._directories.find(above)
+        try:
+            return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.descriptor)
+        except OSError as error:
+            if error.errno not in GONE:
+                self._directories.refuse_link(directory, name)
+            raise
+
+    def _unlink(self, directory: OpenDirectory, name: str) -> None:
+        self._directories.refuse_link(directory, name)
+        try:
+            os.unlink(name, dir_fd=directory.descriptor)
+        except OSError as error:
+            if error.errno not in GONE:
+                raise
+
+    def _settle_removals(self, directories: Iterable[OpenDirectory]) -> None:
+        """Durable too: a manifest that came back after its blobs were deleted would name what is not there.
+
+        Also where nothing was found to delete: whoever has deleted it may not have synced that yet.
+        """
+        # From the lowest up: one that becomes empty only by what is removed below it goes as well.
+        lowest_first = sorted(directories, key=lambda directory: directory.path.count("/"), reverse=True)
+        left = list(map(self._directories.remove_empty, lowest_first))
+        while left:
+            failure = self._try_to_settle(left)
+            # Somebody else may have removed one meanwhile: then that must be durable, and not what was in it.
+            gone = [each for each in left if each.parent is not None and not self._directories.is_in_place(each)]
+            if failure is not None and not gone:
+                raise failure
+            unsettled = [each for each in left if each not in gone] if failure is not None else []
+            left = unsettled + [each.parent for each in gone if each.parent is not None]
+
+    def _try_to_settle(self, directories: Sequence[OpenDirectory]) -> OSError | None:
+        try:
+            self._directories.settle(directories)
+        except OSError as error:
+            if error.errno not in GONE:
+                raise
+            return error
+        return None
 
     def _require_root(self) -> None:
-        # Making it again would turn an unmounted disk into an empty store (I8).
         if not os.path.isdir(self._real_root):
             raise StorageError(f"the directory {self._real_root!r} is gone. Is its disk still mounted?")
-
-    def _sync_up_from(self, directory: str) -> None:
-        while True:
-            # A directory that is gone held nothing of ours: a file that we wrote was deleted since.
-            with contextlib.suppress(FileNotFoundError):
-                _sync_directory(directory)
-            if directory == self._real_root:
-                return
-            directory = os.path.dirname(directory)
-
-    def _remove_empty(self, directory: str) -> str:
-        """Remove `directory` if it is empty, and so on upwards. Returns the first one that stays."""
-        while directory != self._real_root:
-            try:
-                os.rmdir(directory)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EBUSY}:
-                    raise
-                break
-            directory = os.path.dirname(directory)
-        return directory
 
     def _walk(self, directory: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
         """Every file whose path starts with `prefix`, unfinished ones included."""
@@ -234,27 +289,6 @@ class LocalStore:
                     yield from self._walk(below, prefix)
             elif path.startswith(prefix) and entry.is_file(follow_symlinks=False):
                 yield path, entry
-
-
-def _link(temporary: str, target: str) -> bool:
-    try:
-        os.link(temporary, target)
-    except FileExistsError:
-        # Over a network file system the first request may have succeeded and only its answer got lost.
-        return os.stat(temporary).st_nlink > 1
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        raise StorageError(
-            f"cannot create {target!r}: {error.strerror}. The file system has no hard links, without which two drivers "
-            "cannot be kept apart. Choose a directory on another one."
-        ) from error
-    return True
-
-
-def _rename(temporary: str, target: str) -> bool:
-    os.replace(temporary, target)
-    return True
 
 
 def _write_all(descriptor: int, parts: Sequence[Data]) -> None:
@@ -283,15 +317,21 @@ def _sync(descriptor: int) -> None:
         fcntl.fcntl(descriptor, full_sync)
 
 
-def _sync_directory(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _CANNOT_SYNC_DIRECTORIES:
-            raise
-    finally:
-        os.close(descriptor)
+def _size_of_file(descriptor: int, path: str) -> int:
+    status = os.fstat(descriptor)
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    return status.st_size
+
+
+def _read_all(descriptor: int, start: int, end: int) -> bytes:
+    """The bytes of a file from `start` to `end`, or to the end of the file if that comes first."""
+    found = []
+    # The kernel gives at most two gigabytes at a time.
+    while start < end and (content := os.pread(descriptor, end - start, start)):
+        found.append(content)
+        start += len(content)
+    return found[0] if len(found) == 1 else b"".join(found)
 
 
 def _make_root(root: Path) -> None:
@@ -302,7 +342,11 @@ def _make_root(root: Path) -> None:
     _make_root(root.parent)
     with contextlib.suppress(FileExistsError):
         root.mkdir()
-    _sync_directory(str(root.parent))
+    descriptor = os.open(root.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync_directory(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

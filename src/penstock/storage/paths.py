@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import os
+import random
 import re
 import secrets
 import time
@@ -54,6 +56,9 @@ _BLOB_NAME = re.compile(
 _CONTROL_PATH = re.compile(r"control/([0-9a-f]{32})\.(request|answer)\.json")
 _TEMPORARY = re.compile(r"\.tmp-([0-9]{13,})-[0-9a-f]+")
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
+# Names must differ and need not be secret, so the system is asked for chance only once in each process.
+_chance = random.Random()
+os.register_at_fork(after_in_child=_chance.seed)
 
 
 class PathKind(enum.Enum):
@@ -238,7 +243,7 @@ def short_read(path: str, offset: int, length: int | None, size: int) -> Corrupt
 
 def temporary_name() -> str:
     """A fresh name for an unfinished write, with its time of birth: not every store knows how old a file is."""
-    return f".tmp-{time.time_ns() // 1_000_000:013d}-{secrets.token_hex(8)}"
+    return f".tmp-{time.time_ns() // 1_000_000:013d}-{_chance.getrandbits(64):016x}"
 
 
 def temporary_born_ms(name: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -18,6 +19,7 @@ import pytest
 
 from penstock.errors import StorageError
 from penstock.storage import LocalStore, local, paths
+from penstock.storage.local_directories import KEPT_MAX
 
 MANIFEST = "checkpoints/1/manifest.json"
 CONTENT = bytes(range(256)) * 40
@@ -71,12 +73,15 @@ def test_of_processes_that_race_to_create_exactly_one_wins_and_its_content_stays
     assert len(every_file(tmp_path)) == races
 
 
-def test_creating_survives_others_who_remove_the_directory_when_it_is_empty(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_shared", [False, True], ids=["a store each", "one store"])
+def test_creating_survives_others_who_remove_the_directory_when_it_is_empty(tmp_path: Path, is_shared: bool) -> None:
     turns = 300
     begin = threading.Barrier(3)
 
+    shared = LocalStore(tmp_path)
+
     def come_and_go(me: int) -> int:
-        store = LocalStore(tmp_path)
+        store = shared if is_shared else LocalStore(tmp_path)
         begin.wait()
         created = 0
         for _ in range(turns):
@@ -202,8 +207,8 @@ def story(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def record(name: str, describe: Callable[..., str]) -> None:
         call = getattr(os, name)
 
-        def wrapper(*arguments: Any) -> Any:
-            result = call(*arguments)
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            result = call(*arguments, **options)
             events.append(f"{name} {describe(*arguments)}")
             return result
 
@@ -270,7 +275,8 @@ def test_who_is_told_that_a_file_exists_may_rely_on_it_after_a_power_failure(tmp
     LocalStore(tmp_path).create(MANIFEST, b"x")
     story.clear()
     assert not LocalStore(tmp_path).create(MANIFEST, b"y")
-    assert story == ["fsync 1", "fsync checkpoints", f"fsync {tmp_path.name}"]
+    assert story[-3:] == ["fsync 1", "fsync checkpoints", f"fsync {tmp_path.name}"]
+    assert every_file(tmp_path) == [MANIFEST]
 
 
 @needs_proc
@@ -280,10 +286,281 @@ def test_a_delete_is_durable_and_takes_empty_directories_along(tmp_path: Path, s
     store.create("checkpoints/2/manifest.json", b"x")
     story.clear()
     store.delete(MANIFEST)
-    assert story == ["unlink manifest.json", "rmdir 1", "fsync checkpoints", f"fsync {tmp_path.name}"]
+    assert story == ["unlink manifest.json", "rmdir 1", "fsync checkpoints"]
     store.delete("checkpoints/2/manifest.json")
     assert list(tmp_path.iterdir()) == []
     assert tmp_path.exists()
+
+
+@needs_proc
+def test_who_deletes_many_files_syncs_each_directory_once(tmp_path: Path, story: list[str]) -> None:
+    store = LocalStore(tmp_path)
+    blobs = [f"checkpoints/{number}/blobs/{name}" for number in (1, 2) for name in "abc"]
+    for path in (*blobs, MANIFEST, "checkpoints/2/manifest.json"):
+        store.create(path, b"x")
+    story.clear()
+    store.delete(*blobs[:2], *blobs[3:])
+    unlinked = ["unlink a", "unlink b", "unlink a", "unlink b", "unlink c"]
+    # What became empty is gone, and it is that which must be durable.
+    assert story == [*unlinked, "rmdir blobs", "fsync blobs", "fsync 2"]
+    assert store.list("") == [blobs[2], MANIFEST, "checkpoints/2/manifest.json"]
+
+
+@needs_proc
+def test_a_directory_that_is_empty_only_when_those_below_it_are_gone_goes_too(tmp_path: Path, story: list[str]) -> None:
+    store = LocalStore(tmp_path)
+    store.create("a/1", b"x")
+    store.create("a/b/2", b"x")
+    story.clear()
+    store.delete("a/1", "a/b/2", "a/c/never")
+    assert story == ["unlink 1", "unlink 2", "rmdir b", "rmdir a", f"fsync {tmp_path.name}"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_proc
+def test_a_delete_that_finds_nothing_makes_the_delete_of_somebody_else_durable(
+    tmp_path: Path, story: list[str]
+) -> None:
+    store = LocalStore(tmp_path)
+    store.create(MANIFEST, b"x")
+    store.create("checkpoints/1/reserved.json", b"x")
+    (tmp_path / MANIFEST).unlink()
+    story.clear()
+    store.delete(MANIFEST)
+    assert story == ["fsync 1"]
+    story.clear()
+    store.delete("checkpoints/7/manifest.json")
+    assert story == ["fsync checkpoints"]
+
+
+@needs_proc
+@pytest.mark.parametrize("is_remote", [False, True], ids=["local", "the server says stale"])
+def test_a_directory_that_somebody_else_removes_during_a_delete_is_gone_durably(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: list[str], is_remote: bool
+) -> None:
+    store = LocalStore(tmp_path)
+    for path in ("a/b/1", "a/2", "c/3", "c/4"):
+        store.create(path, b"x")
+    fsync = os.fsync
+
+    def remove_first(descriptor: int) -> None:
+        if os.path.exists(tmp_path / "a/b"):
+            # Another one deletes 'a/b/0', which kept the directory, and then the directory.
+            os.unlink(tmp_path / "a/b/0")
+            os.rmdir(tmp_path / "a/b")
+        if is_remote and os.fstat(descriptor).st_nlink == 0:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        fsync(descriptor)
+
+    (tmp_path / "a/b/0").write_bytes(b"y")
+    monkeypatch.setattr(os, "fsync", remove_first)
+    story.clear()
+    store.delete("a/b/1", "c/3")
+    synced = [event for event in story if event.startswith("fsync")]
+    assert "fsync c" in synced
+    assert synced[-1] == "fsync a"
+    assert store.list("") == ["a/2", "c/4"]
+
+
+# --- How little is asked of the disk --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The name of every call into the operating system that a store makes, in order."""
+    names: list[str] = []
+
+    def record(name: str) -> None:
+        call = getattr(os, name)
+
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            names.append(name)
+            return call(*arguments, **options)
+
+        monkeypatch.setattr(os, name, wrapper)
+
+    for name in (
+        *("open", "close", "writev", "pread", "fsync", "stat", "lstat", "fstat", "scandir", "listdir", "readlink"),
+        *("link", "replace", "unlink", "mkdir", "rmdir", "urandom", "access"),
+    ):
+        record(name)
+    return names
+
+
+def test_a_write_into_a_known_directory_takes_seven_calls_and_two_syncs(tmp_path: Path, calls: list[str]) -> None:
+    store = LocalStore(tmp_path)
+    for number in range(5):
+        calls.clear()
+        store.write(f"checkpoints/1/blobs/{number}", [b"a", b"b"])
+    assert calls == ["open", "writev", "fsync", "close", "lstat", "replace", "fsync"]
+
+
+def test_so_does_a_create(tmp_path: Path, calls: list[str]) -> None:
+    store = LocalStore(tmp_path)
+    for number in range(5):
+        calls.clear()
+        assert store.create(f"checkpoints/1/{number}", b"x")
+    assert calls == ["open", "writev", "fsync", "close", "link", "unlink", "fsync"]
+
+
+def test_a_read_looks_whether_the_directory_is_the_one_it_knows(tmp_path: Path, calls: list[str]) -> None:
+    store = LocalStore(tmp_path)
+    store.write("checkpoints/1/blobs/a", [b"0123456789"])
+    for _ in range(3):
+        calls.clear()
+        assert store.read("checkpoints/1/blobs/a", 2, 3) == b"234"
+    assert calls == ["stat", "open", "fstat", "pread", "close"]
+
+
+def test_a_new_directory_is_synced_once_and_only_the_new_ones_above_it(tmp_path: Path, calls: list[str]) -> None:
+    store = LocalStore(tmp_path)
+    syncs = []
+    for path in ("checkpoints/1/a", "checkpoints/1/b", "checkpoints/2/a", "checkpoints/2/blobs/a", "checkpoints/2/b"):
+        calls.clear()
+        store.write(path, [b"x"])
+        syncs.append(calls.count("fsync"))
+    # The file and its directory; 'checkpoints' and the root; 'checkpoints' for 2; 2 for 'blobs'.
+    assert syncs == [4, 2, 3, 3, 2]
+
+
+def test_threads_that_write_into_a_new_directory_sync_those_above_it_once(tmp_path: Path, calls: list[str]) -> None:
+    store = LocalStore(tmp_path)
+    begin = threading.Barrier(4)
+
+    def write(number: int) -> None:
+        begin.wait()
+        store.write(f"checkpoints/1/blobs/{number}", [b"x"])
+
+    store.write("checkpoints/1/blobs/first", [b"x"])
+    calls.clear()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    assert calls.count("fsync") == 8
+    assert len(store.list("")) == 5
+
+
+def test_a_retirement_of_a_checkpoint_syncs_once_for_each_of_its_stages(tmp_path: Path, calls: list[str]) -> None:
+    store = LocalStore(tmp_path)
+    blobs = [f"checkpoints/1/blobs/{number}" for number in range(6)]
+    for path in ("checkpoints/1/reserved.json", *blobs, MANIFEST, "checkpoints/2/reserved.json"):
+        store.create(path, b"x")
+    calls.clear()
+    for stage in ([MANIFEST], blobs, ["checkpoints/1/reserved.json"]):
+        store.delete(*stage)
+    assert calls.count("fsync") == 3
+    assert store.list("") == ["checkpoints/2/reserved.json"]
+
+
+def test_no_more_directories_stay_open_than_allowed_and_none_without_the_store(tmp_path: Path) -> None:
+    def open_below_root() -> list[str]:
+        found = []
+        for descriptor in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        return [path for path in found if path.startswith(str(tmp_path))]
+
+    store = LocalStore(tmp_path)
+    assert open_below_root() == []
+    for number in range(3 * KEPT_MAX):
+        store.write(f"checkpoints/{number}/a", [b"x"])
+    assert 3 <= len(open_below_root()) <= KEPT_MAX + 2
+    del store
+    assert open_below_root() == []
+
+
+# --- What is known of a directory, and what others do to it ---------------------------------------------------
+
+
+@needs_proc
+@pytest.mark.parametrize("operation", ["create", "write"])
+@pytest.mark.parametrize("removed", ["checkpoints/1", "checkpoints"])
+def test_a_directory_that_somebody_removed_and_made_again_is_not_taken_for_the_one_that_was_synced(
+    tmp_path: Path, story: list[str], operation: str, removed: str
+) -> None:
+    store = LocalStore(tmp_path)
+    store.create(MANIFEST, b"x")
+    (tmp_path / MANIFEST).unlink()
+    for directory in ("checkpoints/1", "checkpoints")[: 1 if removed == "checkpoints/1" else 2]:
+        (tmp_path / directory).rmdir()
+    (tmp_path / "checkpoints/1").mkdir(parents=True)
+    story.clear()
+    if operation == "create":
+        assert store.create(MANIFEST, b"y")
+    else:
+        store.write(MANIFEST, [b"y"])
+    # The store let go of all of them, and so takes nothing above for granted either.
+    assert story[-3:] == ["fsync 1", "fsync checkpoints", f"fsync {tmp_path.name}"]
+    assert every_file(tmp_path) == [MANIFEST]
+
+
+@needs_proc
+def test_a_directory_whose_sync_failed_is_synced_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: list[str]
+) -> None:
+    store = LocalStore(tmp_path)
+    fsync = os.fsync
+
+    def refuse_the_root(descriptor: int) -> None:
+        if os.path.samestat(os.fstat(descriptor), os.stat(tmp_path)):
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(descriptor)
+
+    with monkeypatch.context() as patched, pytest.raises(StorageError, match="disk reports an error"):
+        patched.setattr(os, "fsync", refuse_the_root)
+        store.write("a/1", [b"x"])
+    story.clear()
+    store.write("a/2", [b"x"])
+    assert [event for event in story if event.startswith("fsync")] == [
+        "fsync temporary",
+        "fsync a",
+        f"fsync {tmp_path.name}",
+    ]
+
+
+@pytest.mark.parametrize("moved", ["root/a/b", "root/a", "root"])
+@pytest.mark.parametrize("operation", ["create", "write"])
+def test_who_writes_into_a_directory_that_was_moved_is_told_and_then_goes_by_the_name(
+    tmp_path: Path, operation: str, moved: str
+) -> None:
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    store = LocalStore(root)
+    store.write("a/b/1", [b"x"])
+    (tmp_path / moved).rename(elsewhere)
+    root.mkdir(exist_ok=True)
+    before = every_file(elsewhere)
+
+    def operate() -> None:
+        if operation == "create":
+            assert store.create("a/b/2", b"y")
+        else:
+            store.write("a/b/2", [b"y"])
+
+    with pytest.raises(StorageError, match=f"cannot {operation} 'a/b/2': there is no"):
+        operate()
+    operate()
+    assert every_file(elsewhere) == before
+    assert every_file(root) == ["a/b/2"]
+
+
+@pytest.mark.parametrize("moved", ["root/a/b", "root/a", "root"])
+def test_who_reads_or_deletes_goes_by_the_name_and_not_after_a_directory_that_was_moved(
+    tmp_path: Path, moved: str
+) -> None:
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    store = LocalStore(root)
+    store.write("a/b/1", [b"x"])
+    (tmp_path / moved).rename(elsewhere)
+    before = every_file(elsewhere)
+    root.mkdir(exist_ok=True)
+    with pytest.raises(StorageError, match="a/b/1"):
+        store.read("a/b/1")
+    store.delete("a/b/1")
+    (root / "a/b").mkdir(parents=True)
+    (root / "a/b/1").write_bytes(b"another")
+    assert store.read("a/b/1") == b"another"
+    store.delete("a/b/1")
+    assert every_file(root) == []
+    assert every_file(elsewhere) == before
 
 
 # --- How bytes are written ------------------------------------------------------------------------------------
@@ -314,8 +591,8 @@ def test_a_lost_reply_of_a_file_server_does_not_hide_that_the_file_was_created(
 ) -> None:
     link = os.link
 
-    def link_and_lose_the_reply(source: str, target: str) -> None:
-        link(source, target)
+    def link_and_lose_the_reply(source: str, target: str, *, dst_dir_fd: int) -> None:
+        link(source, target, dst_dir_fd=dst_dir_fd)
         raise FileExistsError(errno.EEXIST, "File exists", target)
 
     monkeypatch.setattr(os, "link", link_and_lose_the_reply)
@@ -326,9 +603,9 @@ def test_a_lost_reply_of_a_file_server_does_not_hide_that_the_file_was_created(
 def test_a_file_that_appears_while_ours_is_being_written_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = os.link
 
-    def be_overtaken(source: str, target: str) -> None:
-        Path(target).write_bytes(b"theirs")
-        link(source, target)
+    def be_overtaken(source: str, target: str, *, dst_dir_fd: int) -> None:
+        (tmp_path / target).write_bytes(b"theirs")
+        link(source, target, dst_dir_fd=dst_dir_fd)
 
     monkeypatch.setattr(os, "link", be_overtaken)
     assert not LocalStore(tmp_path).create("a", b"ours")
@@ -357,7 +634,7 @@ def test_an_error_of_the_disk_names_the_path_and_the_cure_and_leaves_nothing_beh
 ) -> None:
     store = LocalStore(tmp_path)
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patched, pytest.raises(StorageError, match=f"{operation} 'a/b'.*{cure}"):
@@ -370,7 +647,7 @@ def test_an_error_of_the_disk_names_the_path_and_the_cure_and_leaves_nothing_beh
 def test_a_file_system_without_hard_links_is_found_out_when_the_store_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
@@ -492,3 +769,31 @@ def test_a_symbolic_link_inside_does_not_lead_out(tmp_path: Path, inside: str) -
     assert store.list("") == []
     assert every_file(outside) == ["secret"]
     assert (outside / "secret").read_bytes() == b"secret"
+
+
+def test_a_symbolic_link_that_stays_inside_is_not_followed_either(tmp_path: Path) -> None:
+    # It is not listed, so what is written through it would never be found; and where it leads may change at any time.
+    store = LocalStore(tmp_path)
+    store.write("a/b", [b"x"])
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    for operate in (
+        lambda: store.read("link/b"),
+        lambda: store.write("link/b", [b"y"]),
+        lambda: store.create("link/c", b"y"),
+        lambda: store.delete("link/b"),
+    ):
+        with pytest.raises(StorageError, match="refused path 'link'"):
+            operate()
+    assert every_file(tmp_path) == ["a/b"]
+
+
+def test_a_link_that_takes_the_place_of_a_known_directory_does_not_lead_out(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    store = LocalStore(root)
+    store.write("a/b", [b"x"])
+    (root / "a").rename(outside)
+    (root / "a").symlink_to(outside)
+    for operate in (lambda: store.read("a/b"), lambda: store.delete("a/b"), lambda: store.write("a/c", [b"y"])):
+        with pytest.raises(StorageError, match="leads out"):
+            operate()
+    assert every_file(outside) == ["b"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -139,6 +141,21 @@ def test_temporary_names_are_recognised_and_can_never_be_asked_for() -> None:
     assert paths.temporary_born_ms("manifest.json") is None
     with pytest.raises(StorageError, match="begins with a dot"):
         paths.require_valid(f"checkpoints/{name}")
+
+
+def test_a_forked_process_gives_out_other_temporary_names() -> None:
+    names = []
+    for _ in range(2):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(writer, paths.temporary_name().encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        names.append(os.read(reader, 100).decode().rpartition("-")[2])
+        os.close(reader)
+        os.close(writer)
+    assert len({*names, paths.temporary_name().rpartition("-")[2]}) == 3
 
 
 def test_an_order_and_its_answer_are_found_where_they_were_put() -> None:
