@@ -57,11 +57,13 @@ class DiskView:
     def list(self, prefix: str) -> list[str]:
         return self._disk.store.list(prefix)
 
-    def delete(self, path: str) -> None:
-        self._fault("delete", path)
-        self._disk.store.delete(path)
-        self._disk.history.append(("delete", path))
-        self._killed_after("delete", path)
+    def delete(self, *doomed: str) -> None:
+        # A process may die, or the disk fail, between any two of them.
+        for path in doomed:
+            self._fault("delete", path)
+            self._disk.store.delete(path)
+            self._disk.history.append(("delete", path))
+            self._killed_after("delete", path)
 
 
 def write_error(path: str) -> StorageError:

@@ -29,9 +29,9 @@ class Removal:
     is_driven: bool
 
     @property
-    def paths(self) -> tuple[str, ...]:
-        """In the order in which they must go."""
-        return (paths.manifest(self.checkpoint), paths.committed(self.checkpoint), *self.blobs)
+    def stages(self) -> tuple[tuple[str, ...], ...]:
+        """In the order in which they must go, each durably before the next."""
+        return (paths.manifest(self.checkpoint),), (paths.committed(self.checkpoint),), self.blobs
 
 
 def plan_removal(store: Store, checkpoint: CheckpointId) -> Removal:
@@ -42,8 +42,8 @@ def plan_removal(store: Store, checkpoint: CheckpointId) -> Removal:
 
 
 def remove(store: Store, removal: Removal) -> None:
-    for path in removal.paths:
-        store.delete(path)
+    for doomed in removal.stages:
+        store.delete(*doomed)
 
 
 def decide_objections(contents: Contents, checkpoint: CheckpointId, driven: bool) -> tuple[str, ...]:

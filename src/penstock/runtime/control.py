@@ -282,8 +282,7 @@ def give_order(
     try:
         answer = _await_answer(store, place, name, timeout_s, monotonic, sleep)
     finally:
-        store.delete(paths.control_request(name))
-        store.delete(paths.control_answer(name))
+        store.delete(paths.control_request(name), paths.control_answer(name))
     if answer.error is not None:
         raise PenstockError(f"{command.value} on {place}: {answer.error}")
     return answer.checkpoint

@@ -50,7 +50,9 @@ class MemoryStore:
         with self._lock:
             return sorted(path for path in self.blobs if path.startswith(prefix))
 
-    def delete(self, path: str) -> None:
-        paths.require_valid(path)
+    def delete(self, *doomed: str) -> None:
+        for path in doomed:
+            paths.require_valid(path)
         with self._lock:
-            self.blobs.pop(path, None)
+            for path in doomed:
+                self.blobs.pop(path, None)

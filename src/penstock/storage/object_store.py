@@ -23,6 +23,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import fsspec
@@ -51,6 +52,7 @@ _CONDITIONAL_PUT = {
 }
 _ATOMIC_PUT = {*_CONDITIONAL_PUT, "memory"}
 _CONFLICT_ATTEMPTS_MAX = 5
+_DELETES_AT_ONCE_MAX = 8
 # Two stores of one process may share a place, so the lock is not the store's own.
 _IN_PROCESS = threading.Lock()
 
@@ -125,10 +127,17 @@ class ObjectStore:
         with self._explained(prefix, "list"):
             return sorted({path for path in self._walk("", prefix) if paths.is_valid(path)})
 
-    def delete(self, path: str) -> None:
-        paths.require_valid(path)
-        with self._explained(path, "delete"):
-            self._delete(self._full(path))
+    def delete(self, *doomed: str) -> None:
+        for path in doomed:
+            paths.require_valid(path)
+        if len(doomed) < 2 or not self._fs.async_impl:
+            for path in doomed:
+                self._delete_explained(path)
+            return
+        # Not in one request, which buckets have and fsspec offers: s3fs does not say which of the files it could not
+        # delete, and a manifest that is still there must not be taken for one that is gone (I3).
+        with ThreadPoolExecutor(min(len(doomed), _DELETES_AT_ONCE_MAX)) as pool:
+            list(pool.map(self._delete_explained, doomed))
 
     def check_writable(self) -> None:
         """Try out on a file of no meaning that files can be created, and only once."""
@@ -240,6 +249,10 @@ class ObjectStore:
         except FileNotFoundError:
             return False
         return True
+
+    def _delete_explained(self, path: str) -> None:
+        with self._explained(path, "delete"):
+            self._delete(self._full(path))
 
     def _delete(self, full: str) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -35,6 +35,10 @@ class Store(Protocol):
         """Every path that starts with `prefix`, sorted. Never the remains of a write that failed."""
         ...
 
-    def delete(self, path: str) -> None:
-        """Remove `path`; no error if it is gone already."""
+    def delete(self, *doomed: str) -> None:
+        """Remove all of these paths, durably; no error for one that is gone already.
+
+        One call for many costs far less than many calls. In which order they go is not promised, and a crash or an
+        error leaves some of them: what must be gone before something else goes has a call of its own.
+        """
         ...

@@ -113,12 +113,12 @@ MUTANTS = (
         "Retention deletes blobs before the manifests that refer to them",
         OWN,
         "runtime/retire.py",
-        "        *map(paths.manifest, decision.manifests),\n"
-        "        *map(paths.committed, decision.committed),\n"
-        "        *decision.blobs,\n",
-        "        *decision.blobs,\n"
-        "        *map(paths.manifest, decision.manifests),\n"
-        "        *map(paths.committed, decision.committed),\n",
+        "        tuple(map(paths.manifest, decision.manifests)),\n"
+        "        tuple(map(paths.committed, decision.committed)),\n"
+        "        decision.blobs,\n",
+        "        decision.blobs,\n"
+        "        tuple(map(paths.manifest, decision.manifests)),\n"
+        "        tuple(map(paths.committed, decision.committed)),\n",
         "I3: a crash in between leaves a checkpoint with holes.",
     ),
     Mutant(

@@ -134,6 +134,23 @@ class Vanishing(MemoryStore):
         return super().read(path, offset, length)
 
 
+class Recording(MemoryStore):
+    """Notes what is deleted in one call, and what is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deletions: list[tuple[str, ...]] = []
+        self.reads: list[str] = []
+
+    def delete(self, *doomed: str) -> None:
+        self.deletions.append(doomed)
+        super().delete(*doomed)
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        self.reads.append(path)
+        return super().read(path, offset, length)
+
+
 class TestReading:
     @pytest.mark.parametrize("path", [paths.reserved, paths.manifest])
     def test_what_is_deleted_between_listing_and_reading_is_not_there(self, path: object) -> None:
@@ -201,6 +218,21 @@ class TestRetention:
         assert directory.ids(paths.PathKind.MANIFEST) == [3, 4]
         assert {path for path in store.blobs if "/blobs/" in path} == {blob_of(3), blob_of(4)}
         assert retire(store, directory, horizon) == 0
+
+    def test_each_kind_of_file_goes_in_one_call_and_durably_before_the_next(self) -> None:
+        # I3: a manifest that is still there never names a blob that is gone.
+        store = Recording()
+        for number in range(1, 5):
+            put(store, number)
+            store.create(paths.committed(CheckpointId(number)), b"{}")
+        assert retire(store, Directory(store), Horizon(Generation(1), CheckpointId(4), 2, frozenset())) == 8
+        first, second, third = CheckpointId(1), CheckpointId(2), CheckpointId(3)
+        assert store.deletions == [
+            (paths.manifest(first), paths.manifest(second)),
+            (paths.committed(first), paths.committed(second)),
+            (blob_of(1), blob_of(2)),
+            (paths.reserved(second), paths.reserved(third)),
+        ]
 
     def test_a_driver_that_lost_the_directory_deletes_nothing(self) -> None:
         # I6: the newer generation may be restoring from just these.

@@ -228,6 +228,23 @@ def test_deleting_what_is_gone_is_no_error(store: Store) -> None:
     assert store.list("") == []
 
 
+def test_many_can_be_deleted_at_once_whether_they_are_there_or_not(store: Store) -> None:
+    every = [f"a/{number % 3}/{number}" for number in range(12)]
+    for path in every:
+        store.write(path, [b"x"])
+    store.delete(*every[:10], "a/never", "never/was", *every[:2])
+    assert store.list("") == sorted(every[10:])
+    store.delete()
+    assert store.list("") == sorted(every[10:])
+
+
+def test_one_hostile_path_among_many_is_refused_before_anything_is_deleted(store: Store) -> None:
+    store.write("a/b", [b"x"])
+    with pytest.raises(StorageError, match="refused path"):
+        store.delete("a/b", "../outside")
+    assert store.list("") == ["a/b"]
+
+
 def test_delete_spares_the_neighbours(store: Store) -> None:
     store.write("a/b", [b"x"])
     store.write("a/bc", [b"y"])

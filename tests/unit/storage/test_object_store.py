@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -312,6 +313,33 @@ def test_unfinished_writes_are_listed_by_nobody_and_swept_when_they_are_old(
     monkeypatch.setattr(time, "time", lambda: now + 3700)
     assert store.sweep_temporary() == 1
     assert [file.name for file in (tmp_path / "a").iterdir()] == ["b"]
+
+
+class SlowBucket(Bucket):
+    """Deletes nothing before two are asked for, and never what is said to be locked."""
+
+    async_impl = True
+    together = threading.Barrier(2, timeout=30)
+
+    def rm_file(self, path: str) -> None:
+        self.together.wait()
+        if "locked" in path:
+            raise PermissionError(path)
+        super().rm_file(path)
+
+
+def test_many_files_of_a_bucket_are_deleted_side_by_side_and_no_failure_is_overlooked(
+    serve: Callable[[type[Bucket]], None],
+) -> None:
+    serve(SlowBucket)
+    store = ObjectStore("s3://bucket/many")
+    for path in ("a", "b", "c", "locked"):
+        store.write(path, [b"x"])
+    store.delete("a", "b")
+    assert store.list("") == ["c", "locked"]
+    with pytest.raises(StorageError, match=r"delete 'locked'.*permission denied"):
+        store.delete("c", "locked")
+    assert store.list("") == ["locked"]
 
 
 def test_two_stores_in_one_memory_see_the_same_files() -> None:
