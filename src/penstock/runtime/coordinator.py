@@ -64,7 +64,6 @@ from penstock.protocol.manifest_codec import (
     encode_reservation,
     encode_void,
 )
-from penstock.runtime.directory import Directory
 from penstock.runtime.frames import (
     AcknowledgeFrame,
     CompletedFrame,
@@ -75,7 +74,7 @@ from penstock.runtime.frames import (
     TriggerFrame,
 )
 from penstock.runtime.ports import Background, Clock, Transport
-from penstock.runtime.retire import retire
+from penstock.runtime.retire import Retirements
 from penstock.runtime.services import Journal
 from penstock.runtime.takeover import Claimed
 from penstock.runtime.timers import Timers
@@ -111,7 +110,7 @@ class Coordinator:
         self._transport = transport
         self._background = background
         self._store = store
-        self._directory = Directory(store)
+        self._retirements = Retirements(store, background)
         self._timers = timers
         self._ended = ended
         self._journal = journal
@@ -181,6 +180,7 @@ class Coordinator:
     def stop(self) -> None:
         """Decide nothing more; what the background still brings is ignored."""
         self._is_over = True
+        self._retirements.stop()
 
     # --- the machine ---
 
@@ -225,8 +225,7 @@ class Coordinator:
             case Commit(permit):
                 self._background.submit(lambda: self._commit(permit), self._answered)
             case Retire(horizon):
-                store, directory = self._store, self._directory
-                self._background.submit(lambda: retire(store, directory, horizon), _ignore)
+                self._retirements.ask(horizon)
             case AnswerRequest(request, result):
                 self._answers.pop(request)(result)
             case Refused(what, why):
@@ -322,7 +321,3 @@ def publish(permit: CommitPermit, committers: Mapping[OperatorName, Committer]) 
                 f"no such sink: put it back, or give the sink its old name"
             )
         committers[operator].commit(permit.checkpoint, payloads)
-
-
-def _ignore(outcome: object) -> None:
-    """Retention that failed is tried again after the next checkpoint; nothing depends on it."""

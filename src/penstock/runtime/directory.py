@@ -1,7 +1,8 @@
 """What lies in a checkpoint directory, as facts: for taking over, for retention, and for people who look at it.
 
-Reservations and outcomes are created once and never replaced, so what was read of them once is remembered; only
-whether they are still there is looked up anew.
+Reservations and outcomes are created once and never replaced, so what was read of them once is remembered for as long
+as they are there, which is looked up anew each time. Of a manifest only what retention must know is kept: the state
+that travels in it may be large. What could not be read is read again: the fault may pass.
 """
 
 from __future__ import annotations
@@ -65,7 +66,15 @@ class Directory:
             checkpoint, kind = paths.checkpoint_of(path), paths.kind_of(path)
             if checkpoint is not None and kind is not None:
                 found.append((checkpoint, kind, path))
+        self._forget_all_but(found)
         return found
+
+    def _forget_all_but(self, found: list[tuple[CheckpointId, paths.PathKind, str]]) -> None:
+        # Not only to save memory: a driver that was asleep may create a reservation anew that was deleted (`claims`).
+        reserved = {checkpoint for checkpoint, kind, _ in found if kind is paths.PathKind.RESERVED}
+        settled = {checkpoint for checkpoint, kind, _ in found if kind is paths.PathKind.MANIFEST}
+        self._reservations = {each: known for each, known in self._reservations.items() if each in reserved}
+        self._outcomes = {each: known for each, known in self._outcomes.items() if each in settled}
 
     def _read(self, path: str) -> bytes | None:
         """The content, or None if the file was deleted since it was listed: retention of a former owner."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from penstock.protocol.retention import Horizon, decide_retention
 from penstock.runtime.directory import Directory
+from penstock.runtime.ports import Background
 from penstock.storage import paths
 from penstock.storage.port import Store
 
@@ -24,3 +25,38 @@ def retire(store: Store, directory: Directory, horizon: Horizon) -> int:
     for doomed in filter(None, stages):
         store.delete(*doomed)
     return sum(map(len, stages))
+
+
+class Retirements:
+    """Retirements one after the other, for one generation; lives in the mailbox.
+
+    Checkpoints may complete faster than files can be deleted. What is asked for while a retirement is under way waits,
+    and only the newest horizon is kept: what may go by an older one may go by it too.
+    """
+
+    def __init__(self, store: Store, background: Background) -> None:
+        self._store = store
+        self._background = background
+        self._directory = Directory(store)
+        self._is_under_way = False
+        self._waiting: Horizon | None = None
+
+    def ask(self, horizon: Horizon) -> None:
+        """Delete what may go by `horizon`, now or when the retirement under way is over."""
+        if self._is_under_way:
+            self._waiting = horizon
+            return
+        self._is_under_way = True
+        store, directory = self._store, self._directory
+        self._background.submit(lambda: retire(store, directory, horizon), self._on_over)
+
+    def stop(self) -> None:
+        """Begin no further one: the directory may belong to another generation by now."""
+        self._waiting = None
+
+    def _on_over(self, outcome: int | Exception) -> None:
+        """One that failed is made up for by the next; nothing depends on it."""
+        self._is_under_way = False
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self.ask(waiting)

@@ -18,9 +18,10 @@ from penstock.protocol.manifest import (
 from penstock.protocol.manifest_codec import encode_manifest, encode_reservation, encode_void
 from penstock.protocol.retention import Blob, CompletedCheckpoint, Contents, Horizon
 from penstock.runtime.directory import Directory
-from penstock.runtime.retire import retire
+from penstock.runtime.retire import Retirements, retire
 from penstock.storage import paths
 from penstock.storage.memory import MemoryStore
+from tests.unit.runtime.fake_ports import ManualBackground
 
 MAP = SubtaskId(OperatorName("map"), 0)
 
@@ -118,6 +119,18 @@ class TestListing:
         assert directory.listing().outcomes[0].generation == 0
         store.blobs[paths.manifest(CheckpointId(1))] = whole
         assert directory.listing().outcomes[0].generation == 1
+
+    def test_what_is_gone_is_forgotten_so_that_what_takes_its_place_is_read(self) -> None:
+        store = MemoryStore()
+        put(store, 1)
+        directory = Directory(store)
+        directory.listing()
+        store.delete(paths.manifest(CheckpointId(1)), paths.reserved(CheckpointId(1)))
+        assert directory.listing() == Listing()
+        void(store, 1, 3)
+        assert directory.listing() == Listing(
+            (Reservation(CheckpointId(1), Generation(3)),), (Outcome(CheckpointId(1), Generation(3), is_void=True),)
+        )
 
 
 class Vanishing(MemoryStore):
@@ -234,6 +247,24 @@ class TestRetention:
             (paths.reserved(second), paths.reserved(third)),
         ]
 
+    def test_no_manifest_is_read_twice_for_retention_unless_it_could_not_be_read(self) -> None:
+        store = Recording()
+        for number in (1, 2, 3):
+            put(store, number)
+        broken = paths.manifest(CheckpointId(2))
+        whole, store.blobs[broken] = store.blobs[broken], b"damaged"
+        directory = Directory(store)
+        directory.contents()
+        store.reads.clear()
+        assert directory.contents().completed[1] == CompletedCheckpoint(CheckpointId(2), None)
+        assert set(store.reads) == {broken}
+        store.blobs[broken] = whole
+        assert directory.contents().completed[1].blobs == frozenset({blob_of(2)})
+        store.reads.clear()
+        put(store, 4)
+        directory.contents()
+        assert store.reads == [paths.manifest(CheckpointId(4)), paths.reserved(CheckpointId(4))]
+
     def test_a_driver_that_lost_the_directory_deletes_nothing(self) -> None:
         # I6: the newer generation may be restoring from just these.
         store = MemoryStore()
@@ -243,3 +274,44 @@ class TestRetention:
         before = dict(store.blobs)
         assert retire(store, Directory(store), Horizon(Generation(1), CheckpointId(4), 1, frozenset())) == 0
         assert store.blobs == before
+
+
+class TestRetirements:
+    def test_one_is_under_way_at_a_time_and_only_the_newest_of_those_that_wait_is_run_after_it(self) -> None:
+        store, background = Recording(), ManualBackground()
+        for number in range(1, 6):
+            put(store, number)
+        retirements = Retirements(store, background)
+        for newest in (2, 3, 4, 5):
+            retirements.ask(Horizon(Generation(1), CheckpointId(newest), 1))
+        assert len(background.jobs) == 1
+        background.run_one()
+        assert Directory(store).ids(paths.PathKind.MANIFEST) == [2, 3, 4, 5]
+        assert len(background.jobs) == 1
+        background.run_one()
+        assert Directory(store).ids(paths.PathKind.MANIFEST) == [5]
+        assert not background.jobs
+        retirements.ask(Horizon(Generation(1), CheckpointId(5), 1))
+        assert len(background.jobs) == 1
+
+    def test_one_that_fails_is_made_up_for_by_the_next(self) -> None:
+        store, background = Vanishing(), ManualBackground()
+        for number in (1, 2):
+            put(store, number)
+        retirements = Retirements(store, background)
+        store.broken = paths.reserved(CheckpointId(1))
+        for newest in (1, 2):
+            retirements.ask(Horizon(Generation(1), CheckpointId(newest), 1))
+        background.run_one()
+        store.broken = None
+        background.run_one()
+        assert Directory(store).ids(paths.PathKind.MANIFEST) == [2]
+
+    def test_when_the_generation_is_over_none_is_begun(self) -> None:
+        store, background = MemoryStore(), ManualBackground()
+        retirements = Retirements(store, background)
+        for newest in (1, 2):
+            retirements.ask(Horizon(Generation(1), CheckpointId(newest), 1))
+        retirements.stop()
+        background.run_one()
+        assert not background.jobs
