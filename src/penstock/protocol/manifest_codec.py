@@ -97,20 +97,27 @@ def _seal(kind: str, body: bytes) -> bytes:
     return msgspec.json.encode(_Envelope(FORMAT, kind, _digest(kind, body), msgspec.Raw(body)))
 
 
-def _digest(kind: str, body: bytes) -> str:
-    return hashlib.sha256(kind.encode() + b"\n" + body).hexdigest()
+def _digest(kind: str, body: bytes | msgspec.Raw) -> str:
+    digest = hashlib.sha256(kind.encode() + b"\n")
+    # Not joined: a body may hold a mebibyte of state.
+    digest.update(body)
+    return digest.hexdigest()
 
 
 def _open(data: bytes) -> _Envelope:
-    _check_format(data)
-    envelope = _decode(data, _Envelope)
-    if _digest(envelope.kind, bytes(envelope.body)) != envelope.sha256:
+    try:
+        envelope = _decode(data, _Envelope)
+    except CorruptBlob:
+        # Another format may have another envelope, and is no damage.
+        _check_format(_decode(data, _FormatOnly).format)
+        raise
+    _check_format(envelope.format)
+    if _digest(envelope.kind, envelope.body) != envelope.sha256:
         raise CorruptBlob(f"a {envelope.kind[:20]!r} file does not match its checksum: it is damaged. {_WAY_OUT}")
     return envelope
 
 
-def _check_format(data: bytes) -> None:
-    found = _decode(data, _FormatOnly).format
+def _check_format(found: int) -> None:
     if found != FORMAT:
         raise RestoreError(
             f"this checkpoint has format {found} and this version of Penstock reads format {FORMAT}: "
@@ -119,10 +126,10 @@ def _check_format(data: bytes) -> None:
 
 
 def _decode_body(envelope: _Envelope, shape: type[T]) -> T:
-    return _decode(bytes(envelope.body), shape)
+    return _decode(envelope.body, shape)
 
 
-def _decode(data: bytes, shape: type[T]) -> T:
+def _decode(data: bytes | msgspec.Raw, shape: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=shape)
     # Nesting too deep to follow is one more way of not being a manifest.

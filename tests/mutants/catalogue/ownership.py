@@ -162,7 +162,7 @@ MUTANTS = (
         "Damaged manifests are read",
         OWN,
         "protocol/manifest_codec.py",
-        "    if _digest(envelope.kind, bytes(envelope.body)) != envelope.sha256:\n",
+        "    if _digest(envelope.kind, envelope.body) != envelope.sha256:\n",
         '    if envelope.sha256 == "":\n',
         "I8: state that cannot be read is an error.",
         seeds=0,
