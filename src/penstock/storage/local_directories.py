@@ -98,6 +98,7 @@ class OpenDirectories:
         self._root = root
         self._kept: OrderedDict[str, OpenDirectory] = OrderedDict()
         self._lock = threading.Lock()
+        self._opening = threading.RLock()
         self._settling = threading.Lock()
 
     def full(self, *names: str) -> str:
@@ -109,7 +110,12 @@ class OpenDirectories:
 
         The trap: it may have been removed since, or moved. Who finds out calls `forget` and comes again.
         """
-        return self._kept_at(path) or self._keep(self._open(path, self.reach, make=True))
+        kept = self._kept_at(path)
+        if kept is not None:
+            return kept
+        # One at a time: what threads know of a directory they must know of the same object.
+        with self._opening:
+            return self._kept_at(path) or self._keep(self._open(path, self.reach, make=True))
 
     def find(self, path: str) -> OpenDirectory:
         """The directory that is at `path` now. Raises `FileNotFoundError`."""
