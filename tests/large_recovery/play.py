@@ -54,7 +54,9 @@ def play(session: Callable[[], SparkSession], root: Path, mib: int, **settings: 
     channel_bytes = mib * MIB // 4
 
     # Nobody gets anything done here: everything that the sources can send is in flight.
-    stuck = _start(session(), root, rows, 2_000, channel_bytes=channel_bytes, inflight_bytes_max=2 * mib * MIB)
+    stuck = _start(
+        session(), root, rows, 2_000, channel_bytes=channel_bytes, channel_time=0, inflight_bytes_max=2 * mib * MIB
+    )
     until(lambda: _done(stuck, mib * MIB), f"a checkpoint with {mib} MiB in flight", _PATIENCE_S)
     stuck.stop(timeout=_PATIENCE_S)
     captured = max(record.inflight_bytes for record in stuck.checkpoints() if record.reason is None)

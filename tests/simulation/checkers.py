@@ -231,13 +231,15 @@ def _check_lateness(cluster: Cluster, manifest: Manifest, channel: Channel, cloc
 def _check_bounds(cluster: Cluster, manifest: Manifest) -> None:
     """I7: queues stay within their credit and backpressure, captures within their budget."""
     settings = cluster.scenario.worker
-    # A subtask that nothing held up may have filled a queue with what one batch makes: two columns of eight bytes.
-    output_bytes_max = settings.output_bytes_max + 16 * cluster.scenario.load.rows
     for _, worker in cluster.driver.live_workers():
         for subtask in worker.subtasks.values():
+            # A subtask that nothing held up may have filled a queue with what one batch makes: two columns of eight
+            # bytes. A batch may be of several that came, but not of more than half of what all receivers have room for.
+            batch_bytes_max = max(16 * cluster.scenario.load.rows, settings.window_bytes * len(subtask.outputs) // 2)
+            output_bytes_max = settings.output_bytes_max + batch_bytes_max
             for arriving in subtask.inputs.values():
                 waiting = sum(item.cost for item in arriving.queue if isinstance(item, BatchItem))
-                if waiting + arriving.credit.owed > settings.window_bytes:
+                if waiting > arriving.credit.outstanding or arriving.credit.outstanding > settings.window_bytes:
                     cluster.world.violation(f"I7 bounds: {arriving.channel} holds {waiting} bytes of credit")
             for leaving in subtask.outputs.values():
                 if not 0 <= leaving.credit.available <= settings.window_bytes:

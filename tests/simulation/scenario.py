@@ -125,10 +125,13 @@ def draw(seed: int, only: str | None = None) -> Scenario:
     window = rng.choice([200, 400, 1024])
     worker = WorkerSettings(
         window_bytes=window,
+        window_bytes_min=rng.choice([1, 100]),
+        queue_ms_target=rng.choice([0, 1, 5]),
         output_bytes_max=rng.choice([200, 600]),
         capture_bytes_max=capture,
         backlog_bytes_max=rng.choice([500, 1 << 20]),
         slice_us=rng.choice([400, 2000]),
+        hurried_slice_us=rng.choice([200, 1000]),
         source_rows_max=rows,
         source_retry_ms=1,
         # With many subtasks behind a slow sink, one that must stay aligned takes longer to pass a barrier on.

@@ -2,7 +2,12 @@
 
 The receiver grants a window when the channel opens and gives back what it has consumed. A batch larger
 than the whole window is charged the whole window: it travels alone. So credit never falls below zero
-and never rises above the window, and a batch of any size gets through.
+and never rises above the largest window, and a batch of any size gets through.
+
+The window follows the receiver: what waits in front of a slow one makes every checkpoint larger and every record
+later, and none of it faster. So it shrinks to what is consumed in a given time, as long as something is always left
+waiting, and grows again when the queue runs empty. Every grant tells the sender the window. It shrinks by granting
+less than was consumed: nothing is ever taken back.
 
 Both ends keep plain counters, because this runs for every batch; there is nothing here but arithmetic.
 """
@@ -20,45 +25,75 @@ def cost_of(batch_bytes: int, window_bytes: int) -> int:
 class SenderCredit:
     """The sender's end: what it may still put on the wire."""
 
-    __slots__ = ("available", "window_bytes")
+    __slots__ = ("available", "window_bytes", "window_bytes_max")
 
     def __init__(self, window_bytes: int) -> None:
+        self.window_bytes_max = window_bytes
         self.window_bytes = window_bytes
+        """The receiver's window, as far as it has told."""
         self.available = window_bytes
 
-    def can_send(self, cost: int) -> bool:
-        return self.available >= cost
+    def can_send(self, batch_bytes: int) -> bool:
+        return self.available >= cost_of(batch_bytes, self.window_bytes)
 
-    def spend(self, cost: int) -> None:
+    def spend(self, batch_bytes: int) -> int:
+        """Pay for a batch; returns what it cost."""
+        cost = cost_of(batch_bytes, self.window_bytes)
         if cost > self.available:
             raise ProtocolViolation(f"credit below zero: {cost} bytes sent with {self.available} granted")
         self.available -= cost
+        return cost
 
-    def grant(self, granted: int) -> None:
-        if granted < 0 or self.available + granted > self.window_bytes:
+    def grant(self, granted: int, window_bytes: int) -> None:
+        most = self.window_bytes_max
+        if granted < 0 or self.available + granted > most:
             raise ProtocolViolation(
-                f"credit above the window: {granted} bytes granted with {self.available} of {self.window_bytes} left"
+                f"credit above the window: {granted} bytes granted with {self.available} of {most} left"
             )
+        if not 1 <= window_bytes <= most:
+            raise ProtocolViolation(f"a window of {window_bytes} bytes where 1 to {most} are possible")
         self.available += granted
+        self.window_bytes = window_bytes
 
 
 class ReceiverCredit:
-    """The receiver's end: what it has consumed and not yet given back.
+    """The receiver's end: what it has granted and not yet consumed.
 
     Grants are gathered, so that many small batches do not cost a frame each; but never held back while
     nothing is queued, because then the sender may be waiting for just this.
     """
 
-    __slots__ = ("owed", "window_bytes")
+    __slots__ = ("_told_bytes", "outstanding", "window_bytes", "window_bytes_max", "window_bytes_min")
 
-    def __init__(self, window_bytes: int) -> None:
+    def __init__(self, window_bytes: int, window_bytes_min: int = 1) -> None:
+        self.window_bytes_max = window_bytes
+        self.window_bytes_min = min(window_bytes_min, window_bytes)
         self.window_bytes = window_bytes
-        self.owed = 0
+        self.outstanding = window_bytes
+        """What the sender may still send, and what it has sent and was not consumed; as it was charged."""
+        self._told_bytes = window_bytes
 
-    def consumed(self, cost: int, queue_is_empty: bool) -> int:
-        """Note that `cost` was consumed; returns the grant to send now, 0 for none."""
-        self.owed += cost
-        if queue_is_empty or 2 * self.owed >= self.window_bytes:
-            granted, self.owed = self.owed, 0
-            return granted
-        return 0
+    def learn(self, waited_us: int, bytes_ahead: int, is_standing: bool, target_us: int, bytes_least: int) -> None:
+        """Fit the window to a batch that was consumed `waited_us` after it had come as the last of `bytes_ahead`.
+
+        A queue that runs empty at once may hold too little, however long its batches had to wait: maybe the
+        receiver was busy elsewhere. Only one that stands holds more than is needed. `bytes_least` are what the
+        receiver takes at once: with less it would have to be called more often.
+        """
+        if not is_standing:
+            self.window_bytes = min(self.window_bytes_max, self.window_bytes + self.window_bytes // 2 + 1)
+        elif waited_us > target_us:
+            wanted = max(bytes_least, self.window_bytes_min, bytes_ahead * target_us // waited_us)
+            self.window_bytes = min(self.window_bytes, wanted)
+
+    def consumed(self, cost: int, queue_is_empty: bool) -> int | None:
+        """Note that `cost` was consumed; returns the grant to send now with the window, None for nothing to send."""
+        self.outstanding -= cost
+        room = max(0, self.window_bytes - self.outstanding)
+        if 2 * room < self.window_bytes and not queue_is_empty:
+            return None
+        if room == 0 and self.window_bytes == self._told_bytes:
+            return None
+        self.outstanding += room
+        self._told_bytes = self.window_bytes
+        return room

@@ -153,6 +153,11 @@ class OperatorChain:
         for operator, context, emit in zip(self._operators, self.contexts, self._emits, strict=False):
             self._guarded(context, "on_end", operator.on_end, emit)
 
+    @property
+    def has_state(self) -> bool:
+        """Whether a checkpoint needs anything of this chain that takes time: state, or what a sink has staged."""
+        return self.sink is not None or any(context.has_state for context in self.contexts)
+
     def snapshot(self, segment_bytes: int) -> Callable[[], list[Piece]]:
         """References to all state of all operators; the returned function encodes them in the background."""
         encoders = [context.snapshot(segment_bytes) for context in self.contexts]

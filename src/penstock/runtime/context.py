@@ -104,6 +104,10 @@ class Context:
             self._keyed = KeyedState(self.key_groups, self.max_parallelism)
         return self._keyed
 
+    @property
+    def has_state(self) -> bool:
+        return self._keyed is not None or bool(self._batches)
+
     def list_state(self, name: str) -> BatchStateHolder:
         return self._holder(name, StateKind.LIST)
 

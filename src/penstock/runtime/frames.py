@@ -67,11 +67,12 @@ class EndFrame:
 
 @dataclass(frozen=True, slots=True)
 class CreditFrame:
-    """From receiver to sender: so many bytes more may be on the wire."""
+    """From receiver to sender: so many bytes more may be on the wire, and so many should be there at most."""
 
     generation: Generation
     channel: ChannelId
     grant: int
+    window: int
 
 
 # --- from coordinator to worker ---

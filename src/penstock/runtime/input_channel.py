@@ -27,16 +27,26 @@ class InputChannel:
         "credit",
         "held",
         "listed",
+        "open_since_us",
         "queue",
+        "queue_us_target",
         "queued_batches",
+        "queued_bytes",
         "watermark",
     )
 
-    def __init__(self, channel: Channel, window_bytes: int) -> None:
+    def __init__(
+        self, channel: Channel, window_bytes: int, window_bytes_min: int = 1, queue_us_target: int = 0
+    ) -> None:
         self.channel = channel
-        self.credit = ReceiverCredit(window_bytes)
+        self.credit = ReceiverCredit(window_bytes, window_bytes_min)
+        self.queue_us_target = queue_us_target
+        """For how long records should wait here at most; 0 for a window that stays as it is."""
         self.queue: deque[Item] = deque()
         self.queued_batches = 0
+        self.queued_bytes = 0
+        self.open_since_us = 0
+        """Since when it may be read: waiting before that says nothing about how fast it is read."""
         self.watermark = MIN_WATERMARK
         self.blocked = False
         self.held = False
@@ -59,6 +69,8 @@ class InputChannel:
         self.queue.append(item)
         if isinstance(item, BatchItem):
             self.queued_batches += 1
+            self.queued_bytes += item.size
+            item.ahead = self.queued_bytes
         if self.capturing is not None and isinstance(item, BatchItem | WatermarkItem):
             self.capturing.append(item)
 
@@ -66,6 +78,7 @@ class InputChannel:
         item = self.queue.popleft()
         if isinstance(item, BatchItem):
             self.queued_batches -= 1
+            self.queued_bytes -= item.size
         return item
 
     def take_slice(self, rows_max: int) -> BatchItem:
@@ -80,15 +93,22 @@ class InputChannel:
             return item
         head, rest = item.batch.slice(0, rows_max), item.batch.slice(rows_max)
         size = item.size * rows_max // item.batch.num_rows
-        self.queue[0] = BatchItem(rest, item.cost, item.size - size)
+        self.queue[0] = BatchItem(rest, item.cost, item.size - size, item.since_us, item.ahead, True)
+        self.queued_bytes -= size
         return BatchItem(head, 0, size)
 
-    def consumed(self, cost: int) -> int:
-        """The grant to send after a batch was consumed, 0 for none.
+    def consumed(self, item: BatchItem, now_us: int, bytes_least: int = 1) -> int | None:
+        """The grant to send after a batch was consumed, None for none. `bytes_least` are consumed at once.
 
         What else may wait in the queue needs no credit, so only batches count for whether it is empty.
         """
-        return self.credit.consumed(cost, self.queued_batches == 0) if cost else 0
+        if not item.cost:
+            return None
+        if self.queue_us_target:
+            waited_us = now_us - max(item.since_us, self.open_since_us)
+            is_standing = item.is_rest or self.queued_batches > 0
+            self.credit.learn(waited_us, item.ahead, is_standing, self.queue_us_target, bytes_least)
+        return self.credit.consumed(item.cost, self.queued_batches == 0)
 
     def in_front_of_barrier(self, checkpoint: CheckpointId) -> list[Captured]:
         """What waits in front of the barrier of `checkpoint`, which is removed; or all, if it is not here."""

@@ -10,14 +10,23 @@ from penstock.protocol.barrier import Barrier
 
 
 class BatchItem:
-    """Records. `cost` is their price in credit, 0 for recovered ones, which no sender waits for."""
+    """Records. `cost` is their price in credit, 0 for recovered ones, which no sender waits for.
 
-    __slots__ = ("batch", "cost", "size")
+    What has arrived knows since when it waits, and how many bytes waited on its channel then, itself included.
+    """
 
-    def __init__(self, batch: pa.RecordBatch, cost: int, size: int) -> None:
+    __slots__ = ("ahead", "batch", "cost", "is_rest", "since_us", "size")
+
+    def __init__(
+        self, batch: pa.RecordBatch, cost: int, size: int, since_us: int = 0, ahead: int = 0, is_rest: bool = False
+    ) -> None:
         self.batch = batch
         self.cost = cost
         self.size = size
+        self.since_us = since_us
+        self.ahead = ahead
+        self.is_rest = is_rest
+        """Whether the first records of the batch have been consumed before."""
 
 
 class WatermarkItem:

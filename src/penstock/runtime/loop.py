@@ -20,7 +20,6 @@ def run_worker(
     transport: ZmqTransport,
     mail: Mail,
     clock: Clock,
-    turn_us: int,
     early: Sequence[Frame] = (),
 ) -> None:
     """Run a worker to its end. Blocks this thread, which is the worker's mailbox.
@@ -41,12 +40,12 @@ def run_worker(
             worker.fail(error)
         mail.deliver()
         worker.fire_timers()
-        if not _work(worker, clock, turn_us) and not mail and not worker.has_stopped:
+        if not _work(worker, clock) and not mail and not worker.has_stopped:
             transport.wait(_sleep_ms(worker.next_timer_at_ms, clock))
 
 
-def _work(worker: Worker, clock: Clock, turn_us: int) -> bool:
-    until_us = clock.now_us() + turn_us
+def _work(worker: Worker, clock: Clock) -> bool:
+    until_us = clock.now_us() + worker.turn_us
     for _ in range(_SLICES):
         if not worker.work():
             return worker.can_work

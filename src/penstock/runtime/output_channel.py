@@ -10,7 +10,7 @@ import pyarrow as pa
 from penstock.ids import ChannelId, CheckpointId, Generation, WorkerId
 from penstock.plan.physical import Channel
 from penstock.protocol.barrier import Barrier
-from penstock.protocol.credit import SenderCredit, cost_of
+from penstock.protocol.credit import SenderCredit
 from penstock.runtime.frames import BarrierFrame, BatchFrame, EndFrame, WatermarkFrame
 from penstock.runtime.items import BarrierItem, BatchItem, Captured, EndItem, Item, WatermarkItem
 from penstock.runtime.ports import Clock, Transport
@@ -63,11 +63,10 @@ class OutputChannel:
 
     def send_batch(self, batch: pa.RecordBatch) -> None:
         size = int(batch.nbytes)
-        self.queue.append(BatchItem(batch, cost_of(size, self.credit.window_bytes), size))
+        self.queue.append(BatchItem(batch, 0, size))
         self.queued_bytes += size
         self.pump()
-        if self.queued_bytes >= self.bytes_max:
-            self.full.add(self.channel.id)
+        self._note_if_full()
 
     def send_watermark(self, watermark: int) -> None:
         self.queue.append(WatermarkItem(watermark))
@@ -90,10 +89,16 @@ class OutputChannel:
         self.pump(is_new=barrier.checkpoint)
         return item not in self.queue
 
-    def grant(self, granted: int) -> None:
-        self.credit.grant(granted)
+    def grant(self, granted: int, window_bytes: int) -> None:
+        self.credit.grant(granted, window_bytes)
         self.pump()
-        if self.queued_bytes < self.bytes_max:
+        self._note_if_full()
+
+    def _note_if_full(self) -> None:
+        # With a receiver that is slow, as little should wait here as there.
+        if self.queued_bytes >= min(self.bytes_max, self.credit.window_bytes):
+            self.full.add(self.channel.id)
+        else:
             self.full.discard(self.channel.id)
 
     def pump(self, is_new: CheckpointId | None = None) -> None:
@@ -102,12 +107,12 @@ class OutputChannel:
         while queue:
             item = queue[0]
             if isinstance(item, BatchItem):
-                if not credit.can_send(item.cost):
+                if not credit.can_send(item.size):
                     return
                 queue.popleft()
-                credit.spend(item.cost)
+                cost = credit.spend(item.size)
                 self.queued_bytes -= item.size
-                send(self.to, BatchFrame(self.generation, channel, item.batch, item.cost))
+                send(self.to, BatchFrame(self.generation, channel, item.batch, cost))
                 continue
             queue.popleft()
             if isinstance(item, WatermarkItem):

@@ -23,7 +23,7 @@ from penstock.runtime.input_channel import InputChannel
 from penstock.runtime.items import captured_bytes
 from penstock.runtime.output_channel import OutputChannel
 from penstock.runtime.services import Services
-from penstock.runtime.snapshot import CapturedChannel, PendingSnapshot, write_channels, write_state
+from penstock.runtime.snapshot import CapturedChannel, PendingSnapshot, inline_channels, write_channels, write_state
 
 
 class Participation:
@@ -127,6 +127,7 @@ class Participation:
                 return
         if barrier.checkpoint > self._heard_of:
             self._heard_of = barrier.checkpoint
+            self._services.pace.hurry(self._subtask)
             self._heard_at_ms = self._services.clock.now_ms()
             self._heard_age_ms = barrier.age_ms
 
@@ -197,6 +198,10 @@ class Participation:
             return
         pending.watermarks = ((self._subtask.chain, self._watermark()),)
         pending.synchronous_ms = (clock.now_us() - started_us) // 1000
+        if not self._chain.has_state:
+            pending.states = ()
+            self._acknowledge_if_durable(pending)
+            return
         services, subtask = self._services, self._subtask
 
         def work() -> tuple[tuple[StateSegment, ...], list[Committable]]:
@@ -206,7 +211,7 @@ class Participation:
                 services.generation,
                 subtask,
                 encode,
-                services.settings.inline_bytes_max,
+                services.inline_bytes_max,
             )
             return states, prepare()
 
@@ -239,6 +244,7 @@ class Participation:
         for channel in self._inputs.values():
             channel.capturing = None
         self._drop(checkpoint)
+        self._services.pace.calm(self._subtask)
         if self.draining is not None and self.draining <= checkpoint:
             self.draining = None
         self._feed(overtaking.CheckpointAbandoned(checkpoint))
@@ -303,10 +309,16 @@ class Participation:
             pending.channels = tuple(backlog)
             self._acknowledge_if_durable(pending)
             return
+        segment_bytes = services.settings.segment_bytes
+        if pending.inflight_bytes <= services.inline_bytes_max:
+            # Encoding a little takes less time than waiting for a thread to do it.
+            pending.channels = (*backlog, *inline_channels(captured, segment_bytes))
+            self._acknowledge_if_durable(pending)
+            return
 
         def work() -> list[ChannelSegment]:
             return write_channels(
-                services.store, pending.checkpoint, services.generation, subtask, captured, services.settings
+                services.store, pending.checkpoint, services.generation, subtask, captured, segment_bytes
             )
 
         def done(outcome: list[ChannelSegment] | Exception) -> None:
@@ -329,5 +341,6 @@ class Participation:
             return
         report = pending.report(self._subtask, self._services.clock.now_ms())
         self._drop(pending.checkpoint)
+        self._services.pace.calm(self._subtask)
         frame = AcknowledgeFrame(self._services.generation, pending.checkpoint, report)
         self._services.transport.send(COORDINATOR, frame)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from penstock.ids import Generation
 from penstock.runtime.budget import Budget
+from penstock.runtime.pace import Pace
 from penstock.runtime.ports import Background, Clock, Transport
 from penstock.runtime.settings import WorkerSettings
 from penstock.runtime.timers import Timers
@@ -32,4 +33,7 @@ class Services:
     """For in-flight data that checkpoints capture (I7)."""
     backlog_budget: Budget
     """For recovered in-flight data in memory."""
+    inline_bytes_max: int
+    """What one subtask may send inside the manifest, instead of writing a file."""
+    pace: Pace
     journal: Journal | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from penstock.errors import OptionError
 
 MIB = 1024 * 1024
+_MAY_BE_ZERO = {"inline_bytes_max", "queue_ms_target"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,11 @@ class WorkerSettings:
     """What bounds a worker: memory on its channels, time on its mailbox."""
 
     window_bytes: int = 1 * MIB
-    """Credit of one channel: what may be on the wire and in the receiver's queue."""
+    """Credit of one channel: what may be on the wire and in the receiver's queue, at most."""
+    window_bytes_min: int = 4_096
+    """No window shrinks below this: tiny batches cost more than they save."""
+    queue_ms_target: int = 20
+    """Windows shrink to what is consumed in this time, where the receiver is slow; 0 for windows that stay."""
     output_bytes_max: int = 1 * MIB
     """A subtask stops working while an output channel has so much waiting for credit."""
     capture_bytes_max: int = 256 * MIB
@@ -23,6 +28,8 @@ class WorkerSettings:
     """Recovered in-flight data that one worker holds in memory; the rest is read from the checkpoint in time."""
     slice_us: int = 4_000
     """How long one call into the operators of a chain should take."""
+    hurried_slice_us: int = 1_000
+    """The same while a checkpoint is in progress: its barriers wait for such calls, at every hop."""
     slice_rows_max: int = 131_072
     source_rows_max: int = 65_536
     """How many records a source is asked for at once."""
@@ -37,12 +44,12 @@ class WorkerSettings:
     """A worker that has not heard of the driver for so long ends itself."""
     segment_bytes: int = 4 * MIB
     """State is written in pieces of about this size: keyed state cut between key groups, in-flight data anywhere."""
-    inline_bytes_max: int = 4_096
-    """State smaller than this travels inside the manifest instead of a file of its own."""
+    inline_bytes_max: int = 1 * MIB
+    """State that may travel inside the manifest instead of in files, of all subtasks; and as much in-flight data."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
-            least = 0 if name == "inline_bytes_max" else 1
+            least = 0 if name in _MAY_BE_ZERO else 1
             if not isinstance(value, int) or value < least:
                 raise OptionError(f"{name} is {value!r}: it must be a whole number of at least {least}")

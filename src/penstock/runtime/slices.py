@@ -40,6 +40,13 @@ class SlicePolicy:
         # Sums over the calls, the older ones counting less: for a straight line through (rows, time).
         self._calls = self._rows = self._us = self._rows_squared = self._rows_us = 0.0
 
+    def rows_within(self, us: int) -> int:
+        """How many records to give to a call that should take less time than usual."""
+        return max(1, min(self._rows_within(us), self.rows_max))
+
+    def _rows_within(self, us: int) -> int:
+        return int(max(us - self._call_us, self._call_us) / max(self._row_us, 1e-6))
+
     def measured(self, rows: int, took_us: int) -> None:
         """Learn from one call."""
         if rows < 1:
@@ -52,8 +59,7 @@ class SlicePolicy:
         self._rows_squared = memory * self._rows_squared + rows * rows
         self._rows_us = memory * self._rows_us + rows * took_us
         self._learn()
-        wanted = int(max(self.slice_us - self._call_us, self._call_us) / max(self._row_us, 1e-6))
-        self.rows_max = max(1, min(wanted, 2 * self.rows_max, self.upper))
+        self.rows_max = max(1, min(self._rows_within(self.slice_us), 2 * self.rows_max, self.upper))
 
     def _learn(self) -> None:
         """Put a straight line through the calls; where they are all alike, what the call itself costs is as before."""

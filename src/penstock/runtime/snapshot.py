@@ -27,10 +27,9 @@ from penstock.protocol.manifest import (
 from penstock.runtime.channel_state import encode_batches, encode_items
 from penstock.runtime.context import Piece
 from penstock.runtime.items import BatchItem, Captured, captured_bytes
-from penstock.runtime.settings import WorkerSettings
 from penstock.storage import paths
-from penstock.storage.blob import write_segments
-from penstock.storage.port import Store
+from penstock.storage.blob import inline_segments, write_segments
+from penstock.storage.port import Data, Store
 
 
 @dataclass(slots=True)
@@ -134,16 +133,26 @@ def write_channels(
     generation: Generation,
     subtask: SubtaskId,
     captured: list[CapturedChannel],
-    settings: WorkerSettings,
+    segment_bytes: int,
 ) -> list[ChannelSegment]:
     """Encode and write the in-flight data of a subtask. Runs in the background.
 
     In segments of a bounded size, so that a recovery needs only a few of them in memory at a time.
     """
     path = paths.blob(checkpoint, generation, subtask, paths.BlobContent.CHANNELS)
-    cut = [(held, items) for held in captured for items in _cut(held.items, settings.segment_bytes)]
-    parts = [[memoryview(encode_items(items))] for _, items in cut]
-    segments = write_segments(store, path, parts, settings.inline_bytes_max)
+    return _encode_channels(captured, segment_bytes, lambda parts: write_segments(store, path, parts, 0))
+
+
+def inline_channels(captured: list[CapturedChannel], segment_bytes: int) -> list[ChannelSegment]:
+    """Encode the in-flight data of a subtask for the manifest itself."""
+    return _encode_channels(captured, segment_bytes, inline_segments)
+
+
+def _encode_channels(
+    captured: list[CapturedChannel], segment_bytes: int, store: Callable[[list[list[Data]]], list[Segment]]
+) -> list[ChannelSegment]:
+    cut = [(held, items) for held in captured for items in _cut(held.items, segment_bytes)]
+    segments = store([[memoryview(encode_items(items))] for _, items in cut])
     return [_channel_segment(held, items, segment) for (held, items), segment in zip(cut, segments, strict=True)]
 
 

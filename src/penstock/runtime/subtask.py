@@ -23,6 +23,7 @@ from penstock.runtime.chain import OperatorChain
 from penstock.runtime.frames import CreditFrame, EndedFrame
 from penstock.runtime.input_channel import InputChannel
 from penstock.runtime.items import BarrierItem, BatchItem, EndItem, WatermarkItem
+from penstock.runtime.joining import Joining
 from penstock.runtime.output_channel import OutputChannel
 from penstock.runtime.participation import Participation
 from penstock.runtime.recovery_figures import RecoveryFigures
@@ -34,6 +35,8 @@ from penstock.runtime.source_stage import SourceStage
 
 _ROW_BYTES = 64.0
 """What a record is taken to be as long as none has been seen."""
+_SMALL_BYTES = 65_536
+"""Batches up to this are put together: copying them costs less than a call for each of them."""
 
 
 class Subtask:
@@ -44,7 +47,8 @@ class Subtask:
         self._plan = plan
         self._services = services
         settings = services.settings
-        self.inputs = {channel.id: InputChannel(channel, settings.window_bytes) for channel in plan.inputs[subtask]}
+        window = settings.window_bytes, settings.window_bytes_min, 1000 * settings.queue_ms_target
+        self.inputs = {channel.id: InputChannel(channel, *window) for channel in plan.inputs[subtask]}
         self._full: set[ChannelId] = set()
         self.outputs: dict[ChannelId, OutputChannel] = {}
         for channels in plan.outputs[subtask].values():
@@ -75,6 +79,7 @@ class Subtask:
         )
         self._slices = SlicePolicy(settings.slice_us, settings.slice_rows_max)
         self._readable: deque[InputChannel] = deque()
+        self._joining = Joining()
         self.backlogs = BacklogReader(subtask, plan.max_parallelism, services)
         self._watermark = MIN_WATERMARK
         self._passed_on = MIN_WATERMARK
@@ -82,7 +87,7 @@ class Subtask:
         self._open_channels = len(self.inputs)
         self._source_rests = False
         self._row_bytes = _ROW_BYTES
-        """Of the last batch that the source has made."""
+        """Of the last batch that was read."""
         self.is_restored = False
         self.has_ended = False
         self.rows_in = 0
@@ -146,7 +151,8 @@ class Subtask:
     # --- what arrives ---
 
     def on_batch(self, channel: ChannelId, batch: pa.RecordBatch, cost: int) -> None:
-        item, arriving = BatchItem(batch, cost, int(batch.nbytes)), self.inputs[channel]
+        item = BatchItem(batch, cost, int(batch.nbytes), self._services.clock.now_us())
+        arriving = self.inputs[channel]
         arriving.receive(item)
         if arriving.capturing is not None:
             self.participation.on_late_bytes(item.size)
@@ -170,8 +176,9 @@ class Subtask:
         arriving.receive(BarrierItem(barrier, self._services.clock.now_ms()))
         self.participation.on_announced(channel, barrier)
 
-    def on_credit(self, channel: ChannelId, grant: int) -> None:
-        self.outputs[channel].grant(grant)
+    def on_credit(self, channel: ChannelId, grant: int, window: int) -> None:
+        self.outputs[channel].grant(grant, window)
+        self._router.windows_changed()
 
     # --- work ---
 
@@ -213,10 +220,10 @@ class Subtask:
 
     def _read_splits(self, source: SourceStage) -> pa.RecordBatch | None:
         settings = self._services.settings
-        # One batch should not be more than a channel may hold, however many rows the source could make in the time.
-        fitting = max(1, int(settings.output_bytes_max / self._row_bytes))
+        # At the end of a pipeline nobody holds a source up; but no batch should be endlessly large.
+        rows_max = min(self._rows_max(), settings.source_rows_max, int(settings.output_bytes_max / self._row_bytes))
         try:
-            batch = source.read(min(self._slices.rows_max, settings.source_rows_max, fitting))
+            batch = source.read(max(1, rows_max))
             if batch is not None and batch.num_rows:
                 self._row_bytes = max(1.0, batch.nbytes / batch.num_rows)
             return batch
@@ -249,7 +256,7 @@ class Subtask:
         return False
 
     def _read_backlog(self, reading: InputChannel, backlog: Backlog) -> None:
-        item = backlog.take(self._slices.rows_max)
+        item = backlog.take(self._rows_max())
         if isinstance(item, BatchItem):
             self._process(item.batch, reading.channel.edge.input, self._services.clock.now_us())
         else:
@@ -257,12 +264,54 @@ class Subtask:
         self.backlogs.after_read(reading)
         self._note_if_drained()
 
+    def _rows_max(self) -> int:
+        """How many records the next call gets: what it does in a slice, and what its receivers have room for."""
+        pace = self._services.pace
+        rows = self._slices.rows_within(pace.slice_us) if pace.is_hurried else self._slices.rows_max
+        return self._fitting(rows)
+
+    def _fitting(self, rows: int) -> int:
+        bytes_max = self._router.batch_bytes_max
+        return rows if bytes_max is None else max(1, min(rows, int(bytes_max / self._row_bytes)))
+
+    def _read_batches(self, reading: InputChannel, front: BatchItem) -> None:
+        """Run the next records of a channel through the chain; where batches are small, of some more channels too.
+
+        What a call costs does not depend on how many small batches it was given at once.
+        """
+        self._row_bytes = max(1.0, front.size / max(1, front.batch.num_rows))
+        taken = [(reading, reading.take_slice(self._rows_max()))]
+        if taken[0][1].size <= _SMALL_BYTES:
+            self._gather(taken, self._rows_max())
+        batches = [item.batch for _, item in taken]
+        batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        self._process(batch, reading.channel.edge.input, self._services.clock.now_us())
+        bytes_least = int(self._fitting(self._slices.rows_max) * self._row_bytes) // len(self.inputs)
+        for channel, item in taken:
+            self._give_credit(channel, item, bytes_least)
+        for channel, _ in taken[1:]:
+            self._settle(channel)
+            self._list(channel)
+
+    def _gather(self, taken: list[tuple[InputChannel, BatchItem]], rows_max: int) -> None:
+        """Take more small batches that fit to the first one, from its channel and then from the others that wait."""
+        first, item = taken[0]
+        schema, rows = item.batch.schema, item.batch.num_rows
+        for channel in (first, *self._readable):
+            if channel.backlog is not None or channel.channel.edge.input != first.channel.edge.input:
+                continue
+            while channel.is_readable and isinstance(front := channel.queue[0], BatchItem):
+                rows += front.batch.num_rows
+                if rows > rows_max or front.size > _SMALL_BYTES or front.batch.schema != schema:
+                    return
+                if not self._joining.fits(schema):
+                    return
+                taken.append((channel, channel.take_slice(rows_max)))
+
     def _read(self, reading: InputChannel) -> None:
         item = reading.queue[0]
         if isinstance(item, BatchItem):
-            taken = reading.take_slice(self._slices.rows_max)
-            self._process(taken.batch, reading.channel.edge.input, self._services.clock.now_us())
-            self._give_credit(reading, taken.cost)
+            self._read_batches(reading, item)
         elif isinstance(item, WatermarkItem):
             reading.pop()
             self._on_watermark(reading, item.watermark)
@@ -289,11 +338,11 @@ class Subtask:
         self.chain.process(batch, source)
         self._slices.measured(batch.num_rows, self._services.clock.now_us() - started_us)
 
-    def _give_credit(self, reading: InputChannel, cost: int) -> None:
-        granted = reading.consumed(cost)
-        if granted:
+    def _give_credit(self, reading: InputChannel, item: BatchItem, bytes_least: int) -> None:
+        granted = reading.consumed(item, self._services.clock.now_us(), bytes_least)
+        if granted is not None:
             channel = reading.channel
-            frame = CreditFrame(self._services.generation, channel.id, granted)
+            frame = CreditFrame(self._services.generation, channel.id, granted, reading.credit.window_bytes)
             self._services.transport.send(self._plan.worker_of(channel.sender), frame)
 
     def _advance(self, watermark: int) -> None:
@@ -346,6 +395,7 @@ class Subtask:
         self.participation.on_departed(channel, checkpoint)
 
     def _unblocked(self, channel: InputChannel) -> None:
+        channel.open_since_us = self._services.clock.now_us()
         self._settle(channel)
         self._list(channel)
 

@@ -30,6 +30,7 @@ from penstock.runtime.frames import (
     TriggerFrame,
     WatermarkFrame,
 )
+from penstock.runtime.pace import Pace
 from penstock.runtime.ports import Background, Clock, Transport
 from penstock.runtime.recovery_figures import combined
 from penstock.runtime.restore import Restored, restore
@@ -105,6 +106,8 @@ class Worker:
             Timers(clock),
             Budget(settings.capture_bytes_max),
             Budget(settings.backlog_bytes_max),
+            settings.inline_bytes_max // max(1, len(plan.subtasks)),
+            Pace(settings, clock),
             journal,
         )
         self.subtasks: dict[SubtaskId, Subtask] = {}
@@ -210,8 +213,8 @@ class Worker:
         match frame:
             case BatchFrame(_, channel, batch, cost):
                 self._receivers[channel].on_batch(channel, batch, cost)
-            case CreditFrame(_, channel, grant):
-                self._senders[channel].on_credit(channel, grant)
+            case CreditFrame(_, channel, grant, window):
+                self._senders[channel].on_credit(channel, grant, window)
             case BarrierFrame(_, channel, barrier):
                 self._receivers[channel].on_barrier(channel, barrier)
             case WatermarkFrame(_, channel, watermark):
@@ -252,6 +255,11 @@ class Worker:
     @property
     def can_work(self) -> bool:
         return not self.has_stopped and any(subtask.can_work for subtask in self._order)
+
+    @property
+    def turn_us(self) -> int:
+        """How long to work before looking at what has arrived."""
+        return self._services.pace.slice_us
 
     def work(self) -> bool:
         """Let a subtask that has something to do work for one slice; False if none has."""

@@ -43,7 +43,9 @@ class Settings:
     recovery_bytes_max: int = 64 * 1024 * 1024
     """Recovered in-flight data that one worker holds in memory; the rest is read from the checkpoint in time."""
     channel_bytes: int = 1024 * 1024
-    """What may be on the way on one channel."""
+    """What may be on the way on one channel, at most."""
+    channel_time: float | timedelta = 0.02
+    """So long should records wait on a channel: in front of a slow function there is less on the way. 0: any time."""
     restarts_max: int = 10
     """So many failures within `restart_window` are followed by a restart."""
     restart_window: float | timedelta = 600.0
@@ -107,6 +109,7 @@ class Settings:
         return WorkerSettings(
             window_bytes=self.channel_bytes,
             output_bytes_max=self.channel_bytes,
+            queue_ms_target=_ms("channel_time", self.channel_time),
             capture_bytes_max=self.inflight_bytes_max,
             backlog_bytes_max=self.recovery_bytes_max,
             heartbeat_ms=max(1, min(1000, silence_ms // 4)),

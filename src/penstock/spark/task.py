@@ -99,7 +99,7 @@ def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
             store,
             attempt.manifest,
         )
-        run_worker(worker, transport, mail, clock, attempt.settings.slice_us, early)
+        run_worker(worker, transport, mail, clock, early)
         transport.flush()
         if worker.failure is not None:
             raise worker.failure

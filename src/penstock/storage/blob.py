@@ -30,12 +30,9 @@ def write_segments(
     The trap: the blob is replaced if it exists, so a path belongs to one writer.
     """
     lengths = [sum(memoryview(buffer).nbytes for buffer in part) for part in parts]
-    checksums = [_checksum(part) for part in parts]
     if sum(lengths) <= inline_bytes_max:
-        return [
-            Segment(length, crc32, inline=b"".join(part))
-            for part, length, crc32 in zip(parts, lengths, checksums, strict=True)
-        ]
+        return inline_segments(parts)
+    checksums = [_checksum(part) for part in parts]
     store.write(path, [buffer for part in parts for buffer in part])
     segments = []
     offset = 0
@@ -43,6 +40,12 @@ def write_segments(
         segments.append(Segment(length, crc32, path, offset))
         offset += length
     return segments
+
+
+def inline_segments(parts: Sequence[Sequence[Data]]) -> list[Segment]:
+    """Each of `parts` as a segment that holds its bytes itself."""
+    joined = [b"".join(part) for part in parts]
+    return [Segment(len(content), zlib.crc32(content), inline=content) for content in joined]
 
 
 def read_segment(store: Store, segment: Segment) -> bytes:

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.protocol.credit import ReceiverCredit, SenderCredit, cost_of
+from penstock.protocol.credit import ReceiverCredit, SenderCredit
 
 
 class Wire(RuleBasedStateMachine):
@@ -22,20 +22,18 @@ class Wire(RuleBasedStateMachine):
         self.waiting: deque[int] = deque()
         self.sent: deque[int] = deque()
         self.queue: deque[int] = deque()
-        self.grants: deque[int] = deque()
+        self.grants: deque[tuple[int, int]] = deque()
         self.offered = self.done = 0
 
     @rule(batch_bytes=st.integers(0, 100))
     def offer(self, batch_bytes: int) -> None:
-        self.waiting.append(cost_of(batch_bytes, self.window_bytes))
+        self.waiting.append(batch_bytes)
         self.offered += 1
         self.pump()
 
     def pump(self) -> None:
         while self.waiting and self.sender.can_send(self.waiting[0]):
-            cost = self.waiting.popleft()
-            self.sender.spend(cost)
-            self.sent.append(cost)
+            self.sent.append(self.sender.spend(self.waiting.popleft()))
 
     @precondition(lambda self: self.sent)
     @rule()
@@ -43,30 +41,34 @@ class Wire(RuleBasedStateMachine):
         self.queue.append(self.sent.popleft())
 
     @precondition(lambda self: self.queue)
-    @rule()
-    def consume(self) -> None:
+    @rule(waited_us=st.integers(0, 100), ahead=st.integers(0, 100), is_standing=st.booleans())
+    def consume(self, waited_us: int = 50, ahead: int = 10, is_standing: bool = True) -> None:
         cost = self.queue.popleft()
         self.done += 1
+        self.receiver.learn(waited_us, ahead, is_standing, 20, 1)
         granted = self.receiver.consumed(cost, not self.queue)
-        if granted:
-            self.grants.append(granted)
+        if granted is not None:
+            self.grants.append((granted, self.receiver.window_bytes))
 
     @precondition(lambda self: self.grants)
     @rule()
     def grant(self) -> None:
-        self.sender.grant(self.grants.popleft())
+        self.sender.grant(*self.grants.popleft())
         self.pump()
 
     @invariant()
     def credit_is_within_its_bounds_and_none_is_lost(self) -> None:
         assert 0 <= self.sender.available <= self.window_bytes
-        on_the_way = sum(self.sent) + sum(self.queue) + sum(self.grants) + self.receiver.owed
-        assert self.sender.available + on_the_way == self.window_bytes
+        assert 1 <= self.receiver.window_bytes <= self.window_bytes
+        on_the_way = sum(self.sent) + sum(self.queue) + sum(granted for granted, _ in self.grants)
+        assert self.sender.available + on_the_way == self.receiver.outstanding <= self.window_bytes
 
     @invariant()
     def a_sender_that_waits_is_owed_something_that_will_come(self) -> None:
         if self.waiting and not (self.sent or self.queue or self.grants):
-            raise AssertionError(f"stuck with {self.sender.available} of {self.waiting[0]}: {self.receiver.owed} owed")
+            raise AssertionError(
+                f"stuck with {self.sender.available} of {self.waiting[0]}: window {self.receiver.window_bytes}"
+            )
 
     def teardown(self) -> None:
         while self.sent or self.queue or self.grants:

@@ -22,7 +22,7 @@ from penstock.runtime.items import BatchItem, Captured, WatermarkItem
 from penstock.runtime.keys import key_groups
 from penstock.runtime.services import Services
 from penstock.runtime.settings import WorkerSettings
-from penstock.runtime.snapshot import CapturedChannel, write_channels
+from penstock.runtime.snapshot import CapturedChannel, inline_channels, write_channels
 from penstock.storage.memory import MemoryStore
 from tests.unit.runtime.fake_ports import ManualClock
 
@@ -55,8 +55,10 @@ def captured(draw: st.DrawFn) -> list[Captured]:
 
 def written(store: MemoryStore, items: list[Captured], segment_bytes: int, inline: int) -> list[ChannelSegment]:
     held = CapturedChannel(_Channel(), Side.RECEIVER, items)  # type: ignore[arg-type]
-    options = WorkerSettings(segment_bytes=segment_bytes, inline_bytes_max=inline)
-    return write_channels(store, CheckpointId(1), Generation(1), SubtaskId(OperatorName("b"), 0), [held], options)
+    subtask = SubtaskId(OperatorName("b"), 0)
+    if inline:
+        return inline_channels([held], segment_bytes)
+    return write_channels(store, CheckpointId(1), Generation(1), subtask, [held], segment_bytes)
 
 
 class _Edge:

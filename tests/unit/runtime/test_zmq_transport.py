@@ -58,7 +58,7 @@ def test_frames_arrive_in_their_order(open_transport: Callable[..., ZmqTransport
         WatermarkFrame(G, C, 12),
         BatchFrame(G, C, batch(30_000), 80),
         BarrierFrame(G, C, Barrier(CheckpointId(4), G, alignment_timeout_ms=9, age_ms=2).overtaking()),
-        CreditFrame(G, C, 100),
+        CreditFrame(G, C, 100, 200),
         EndFrame(G, C),
     ]
     for frame in sent:
@@ -83,8 +83,8 @@ def test_a_client_without_the_secrets_gets_nothing_through(
     for _ in range(10):
         stranger.send(WorkerId(1), EndFrame(G, C))
     friend.connect(WorkerId(1), endpoint)
-    friend.send(WorkerId(1), CreditFrame(G, C, 1))
-    assert receive(server, 1) == [CreditFrame(G, C, 1)]
+    friend.send(WorkerId(1), CreditFrame(G, C, 1, 2))
+    assert receive(server, 1) == [CreditFrame(G, C, 1, 2)]
     assert receive(server, 1, seconds=0.5) == []
 
 
@@ -130,7 +130,7 @@ def test_a_gap_in_a_link_is_an_error_and_not_a_lost_record() -> None:
         [b"half"],
         [b"\0" * 64],
         Encoder(0).encode(EndFrame(G, C)) * 2,
-        [Encoder(0).encode(CreditFrame(G, C, 1))[0][:-1]],
+        [Encoder(0).encode(CreditFrame(G, C, 1, 2))[0][:-1]],
         [Encoder(0).encode(BatchFrame(G, C, batch(), 1))[0], b"no records"],
     ],
 )
