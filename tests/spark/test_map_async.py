@@ -50,9 +50,7 @@ def test_checkpoints_complete_while_a_function_is_stuck_and_a_kill_loses_nothing
     pipeline.source(GeneratorSource(numbers, rows=ROWS, splits=2), name="numbers").map_async(
         StuckOnce(str(tmp_path)), batch_rows=100, name="slow"
     ).sink(ParquetSink(str(tmp_path / "out")), name="out")
-    job: Any = pipeline.start(
-        spark, checkpoints=str(tmp_path / "checkpoints"), parallelism=2, checkpoint_interval=0.2, alignment_timeout=0.2
-    )
+    job: Any = pipeline.start(spark, checkpoints=str(tmp_path / "checkpoints"), parallelism=2, checkpoint_interval=0.2)
     until((tmp_path / "stuck").exists, "the function to be stuck")
     before, since = completed(job), time.monotonic()
     until(

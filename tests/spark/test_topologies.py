@@ -14,11 +14,12 @@ from tests.spark.world import FLAWLESS
 pytestmark = pytest.mark.spark
 
 LOAD = Load(parallelism=2, count=400, rows=16, idle=0.0, slow_us=800)
+MODES = ("aligned", "unaligned", "aligned-with-timeout")
 CANNOT_OVERTAKE = {"broadcast", "keyed_broadcast"}
 """Their slow part has a broadcast input, which stays aligned."""
 
 
-@pytest.mark.parametrize("mode", ["aligned", "unaligned", "aligned-with-timeout"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", sorted(TOPOLOGIES))
 def test_every_record_comes_out_exactly_once(name: str, mode: str, spark: SparkSession, tmp_path: Path) -> None:
     world, topology = build(name, tmp_path, LOAD)

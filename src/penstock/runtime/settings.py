@@ -34,7 +34,7 @@ class WorkerSettings:
     source_rows_max: int = 65_536
     """How many records a source is asked for at once."""
     source_retry_ms: int = 5
-    """How long a source without records is left alone."""
+    """How long a source that has no records is left alone, at most; one that has few rests for a millisecond."""
     source_discovery_ms: int = 1_000
     """How often a source is asked for splits that have appeared."""
     late_barrier_timeout_ms: int = 60_000

@@ -86,6 +86,7 @@ class Subtask:
         """What downstream has been told. A checkpoint holds this one: what is held back is held back again."""
         self._open_channels = len(self.inputs)
         self._source_rests = False
+        self._rest_ms = 1
         self._row_bytes = _ROW_BYTES
         """Of the last batch that was read."""
         self.is_restored = False
@@ -203,27 +204,32 @@ class Subtask:
         return self._read_channel()
 
     def _read_source(self) -> bool:
-        source, clock = self.chain.source, self._services.clock
+        source, settings = self.chain.source, self._services.settings
         assert source is not None
-        started_us = clock.now_us()
-        batch = self._read_splits(source)
+        started_us = self._services.clock.now_us()
+        # At the end of a pipeline nobody holds a source up; but no batch should be endlessly large.
+        rows_max = min(self._rows_max(), settings.source_rows_max, int(settings.output_bytes_max / self._row_bytes))
+        batch = self._read_splits(source, max(1, rows_max))
         if batch is None:
             self._advance(source.watermark())
             if source.has_ended and self.chain.is_idle:
                 self._end()
             else:
-                self._rest()
+                self._rest_ms = min(2 * self._rest_ms, settings.source_retry_ms)
+                self._rest(self._rest_ms)
             return False
         self._process(batch, 0, started_us)
         self._advance(source.watermark())
+        self._rest_ms = 1
+        if batch.num_rows < rows_max and batch.nbytes < _SMALL_BYTES:
+            # It has kept up with whatever it reads from. Asked at once again it would have a record or two, and a
+            # batch costs the same with two records as with a hundred.
+            self._rest(self._rest_ms)
         return True
 
-    def _read_splits(self, source: SourceStage) -> pa.RecordBatch | None:
-        settings = self._services.settings
-        # At the end of a pipeline nobody holds a source up; but no batch should be endlessly large.
-        rows_max = min(self._rows_max(), settings.source_rows_max, int(settings.output_bytes_max / self._row_bytes))
+    def _read_splits(self, source: SourceStage, rows_max: int) -> pa.RecordBatch | None:
         try:
-            batch = source.read(max(1, rows_max))
+            batch = source.read(rows_max)
             if batch is not None and batch.num_rows:
                 self._row_bytes = max(1.0, batch.nbytes / batch.num_rows)
             return batch
@@ -233,13 +239,13 @@ class Subtask:
             where = f"source '{source.operator}', subtask {source.index} of {source.parallelism}"
             raise UserCodeError(f"{where}: read raised {type(error).__name__}: {error}") from error
 
-    def _rest(self) -> None:
+    def _rest(self, rest_ms: int) -> None:
         self._source_rests = True
 
         def wake() -> None:
             self._source_rests = False
 
-        self._services.timers.after(self._services.settings.source_retry_ms, wake)
+        self._services.timers.after(rest_ms, wake)
 
     def _read_channel(self) -> bool:
         while self._readable:

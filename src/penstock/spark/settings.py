@@ -31,7 +31,7 @@ class Settings:
     """From the start of one checkpoint to the start of the next; None for none but those that are asked for."""
     checkpoint_mode: str = "aligned-with-timeout"
     """"aligned", "unaligned", or aligned until `alignment_timeout` has passed."""
-    alignment_timeout: float | timedelta = 1.0
+    alignment_timeout: float | timedelta = 0.5
     checkpoint_timeout: float | timedelta = 600.0
     """A checkpoint that is not complete after this is given up."""
     minimum_pause: float | timedelta = 0.0
