@@ -50,8 +50,8 @@ MUTANTS = (
         "A recovered batch is captured at the start and again when it is read",
         "004",
         _SUBTASK,
-        "        item = backlog.take(self._slices.rows_max)\n",
-        "        item = backlog.take(self._slices.rows_max)\n"
+        "        item = backlog.take(self._rows_max())\n",
+        "        item = backlog.take(self._rows_max())\n"
         "        if reading.capturing is not None:\n"
         "            reading.capturing.append(item)\n",
         "I10: a checkpoint taken during recovery holds each recovered record once.",

@@ -39,10 +39,10 @@ MUTANTS = (
         "Records that are captured are sorted",
         "001",
         "runtime/snapshot.py",
-        "    parts = [[memoryview(encode_items(items))] for _, items in cut]\n",
+        "    segments = store([[memoryview(encode_items(items))] for _, items in cut])\n",
         "    def size(item: Captured) -> int:\n"
         "        return item.batch.num_rows if isinstance(item, BatchItem) else 0\n\n"
-        "    parts = [[memoryview(encode_items(sorted(items, key=size)))] for _, items in cut]\n",
+        "    segments = store([[memoryview(encode_items(sorted(items, key=size)))] for _, items in cut])\n",
         "I2: capture keeps a channel's order.",
     ),
     # --- committables ---

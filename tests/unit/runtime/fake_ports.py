@@ -300,7 +300,10 @@ def unaligned(number: int, completed: int = 0) -> Barrier:
 
 
 class Bench:
-    """A worker under test, with everything around it."""
+    """A worker under test, with everything around it.
+
+    Its windows stay as they are and nothing travels inside the manifest, unless the settings say so.
+    """
 
     def __init__(
         self,
@@ -315,7 +318,7 @@ class Bench:
         self.transport = ListTransport()
         self.background = ManualBackground()
         self.store = store or MemoryStore()
-        self.settings = replace(WorkerSettings(inline_bytes_max=0), **settings)
+        self.settings = replace(WorkerSettings(inline_bytes_max=0, queue_ms_target=0), **settings)
         self.worker = Worker(
             WorkerId(worker),
             self.plan,

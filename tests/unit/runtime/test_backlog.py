@@ -152,6 +152,8 @@ class Reading:
             None,  # type: ignore[arg-type]
             Budget(1),
             self.budget,
+            0,
+            None,  # type: ignore[arg-type]
         )
         self.inputs = {id: InputChannel(_Channel(id), 100) for id in channels}  # type: ignore[arg-type]
         self.reader = BacklogReader(SubtaskId(OperatorName("b"), 0), MAX_PARALLELISM, services)

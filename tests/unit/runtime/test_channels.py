@@ -46,11 +46,11 @@ class TestInput:
     def test_a_grant_is_never_held_back_behind_what_needs_no_credit(self) -> None:
         channel = self.channel(item(1, cost=10), WatermarkItem(7), waiting(1), EndItem())
         taken = channel.take_slice(100)
-        assert channel.consumed(taken.cost) == 10
+        assert channel.consumed(taken, now_us=0) == 10
 
     def test_grants_are_gathered_while_batches_wait(self) -> None:
         channel = self.channel(item(1, cost=10), item(2, cost=10))
-        assert [channel.consumed(channel.take_slice(100).cost) for _ in range(2)] == [0, 20]
+        assert [channel.consumed(channel.take_slice(100), now_us=0) for _ in range(2)] == [None, 20]
 
     def test_a_slice_leaves_the_price_with_the_rest(self) -> None:
         channel = self.channel(item(1, 2, 3, 4, 5, cost=40))
@@ -62,7 +62,7 @@ class TestInput:
 
     def test_a_slice_gives_nothing_back_before_the_last_one(self) -> None:
         channel = self.channel(item(1, 2, 3, cost=30))
-        assert [channel.consumed(channel.take_slice(1).cost) for _ in range(3)] == [0, 0, 30]
+        assert [channel.consumed(channel.take_slice(1), now_us=0) for _ in range(3)] == [None, None, 30]
 
     def test_a_slice_copies_nothing(self) -> None:
         channel = self.channel(whole := item(1, 2, 3))
@@ -163,9 +163,9 @@ class TestOutput:
             channel.send_batch(rows(number))
             channel.send_watermark(100 + number)
         assert self.sent() == [[0], 100, [1], 101]
-        channel.grant(CHUNK)
+        channel.grant(CHUNK, 2 * CHUNK)
         assert self.sent() == [[2], 102]
-        channel.grant(CHUNK)
+        channel.grant(CHUNK, 2 * CHUNK)
         assert self.sent() == [[3], 103]
 
     def test_a_batch_larger_than_the_window_travels_alone(self) -> None:
@@ -174,10 +174,10 @@ class TestOutput:
         channel.send_batch(rows(*range(50)))
         channel.send_batch(rows(2))
         assert self.sent() == [[1]]
-        channel.grant(CHUNK)
+        channel.grant(CHUNK, 2 * CHUNK)
         assert self.sent() == [list(range(50))]
         assert channel.credit.available == 0
-        channel.grant(2 * CHUNK)
+        channel.grant(2 * CHUNK, 2 * CHUNK)
         assert self.sent() == [[2]]
 
     def test_the_frame_says_what_was_paid(self) -> None:
@@ -187,13 +187,13 @@ class TestOutput:
         assert (frame.cost, frame.channel, frame.generation) == (2 * CHUNK, ChannelId(5), GENERATION)
 
     def test_it_holds_its_subtask_up_from_the_bound_until_enough_has_left(self) -> None:
-        channel = self.channel(bytes_max=2 * CHUNK)
-        for number in range(3):
+        channel = self.channel(window_bytes=3 * CHUNK, bytes_max=2 * CHUNK)
+        for number in range(4):
             channel.send_batch(rows(number))
         assert self.full == set()
-        channel.send_batch(rows(3))
+        channel.send_batch(rows(4))
         assert (self.full, channel.queued_bytes) == ({ChannelId(5)}, 2 * CHUNK)
-        channel.grant(CHUNK)
+        channel.grant(CHUNK, 3 * CHUNK)
         assert (self.full, channel.queued_bytes) == (set(), CHUNK)
 
     def test_a_barrier_that_leaves_at_once_is_not_reported_as_a_departure(self) -> None:
@@ -209,7 +209,7 @@ class TestOutput:
         channel.send_batch(rows(2))
         assert channel.send_barrier(barrier(1)) is False
         assert self.sent() == [[1]]
-        channel.grant(CHUNK)
+        channel.grant(CHUNK, CHUNK)
         assert self.sent() == [[2], ("a", 1)]
         assert self.departures == [(ChannelId(5), ONE)]
 
@@ -219,7 +219,7 @@ class TestOutput:
         channel.send_batch(rows(2))
         channel.send_barrier(barrier(1).aged(5))
         self.clock.advance(40)
-        channel.grant(CHUNK)
+        channel.grant(CHUNK, CHUNK)
         assert [frame.barrier.age_ms for frame in self.transport.of(BarrierFrame)] == [45]
 
     def test_an_overtaking_barrier_leaves_without_credit_and_what_it_passed_is_captured_by_reference(self) -> None:
@@ -239,8 +239,8 @@ class TestOutput:
         assert [each.batch for each in captured if isinstance(each, BatchItem)] == [second, third]
         assert captured[0].batch is second  # type: ignore[union-attr]
         assert isinstance(captured[1], WatermarkItem)
-        channel.grant(CHUNK)
-        channel.grant(CHUNK)
+        channel.grant(CHUNK, CHUNK)
+        channel.grant(CHUNK, CHUNK)
         assert self.sent() == [[2], 7, [3]], "what was captured is sent all the same, behind the barrier"
 
     def test_an_overtaking_barrier_passes_one_that_was_given_up_which_still_leaves_later(self) -> None:
@@ -253,7 +253,7 @@ class TestOutput:
         captured = channel.overtake(unaligned(2))
         assert [type(each) for each in captured] == [BatchItem]
         assert self.sent() == [("u", 2)]
-        channel.grant(CHUNK)
+        channel.grant(CHUNK, CHUNK)
         assert self.sent() == [[2], ("a", 1)]
 
     def test_behind_an_end_that_was_sent_there_is_no_barrier(self) -> None:
@@ -272,7 +272,7 @@ class TestOutput:
         captured = channel.overtake(unaligned(1))
         assert [values([each.batch]) for each in captured if isinstance(each, BatchItem)] == [[2]]
         assert self.sent() == [("u", 1)]
-        channel.grant(CHUNK)
+        channel.grant(CHUNK, CHUNK)
         assert self.sent() == [[2], "end"]
 
     def test_two_barriers_in_front_of_an_end_keep_their_order(self) -> None:
@@ -283,7 +283,7 @@ class TestOutput:
         channel.send_barrier(barrier(1))
         channel.send_barrier(barrier(2))
         self.sent()
-        channel.grant(CHUNK)
+        channel.grant(CHUNK, CHUNK)
         assert self.sent() == [[2], ("a", 1), ("a", 2), "end"]
         assert self.departures == [(ChannelId(5), ONE), (ChannelId(5), TWO)]
 

@@ -32,6 +32,7 @@ class Stoppable:
     def __init__(self) -> None:
         self.has_stopped = self.can_work = False
         self.next_timer_at_ms: int | None = None
+        self.turn_us = 1000
         self.delivered: list[Any] = []
 
     def start(self) -> None: ...
@@ -56,6 +57,6 @@ class NoMail:
 def test_a_worker_that_was_told_to_stop_waits_for_nothing() -> None:
     # Every end and every restart of a pipeline took a second longer for it.
     worker, inbox = Stoppable(), Inbox("something", StopFrame(1))  # type: ignore[arg-type]
-    run_worker(worker, inbox, NoMail(), ManualClock(), 1000)  # type: ignore[arg-type]
+    run_worker(worker, inbox, NoMail(), ManualClock())  # type: ignore[arg-type]
     assert len(worker.delivered) == 2
     assert inbox.waits == [1000], "once for the first frame, and not after the last one"

@@ -26,6 +26,7 @@ from penstock.runtime.frames import (
     TriggerFrame,
     WatermarkFrame,
 )
+from penstock.runtime.settings import MIB
 from penstock.runtime.worker import _SLICES_PER_SOURCE, Worker, _Turns
 from tests.unit.runtime.fake_ports import (
     GENERATION,
@@ -152,7 +153,8 @@ class TestData:
 
     def test_channels_are_read_in_turn(self) -> None:
         seen = Seen()
-        bench = Bench(join(seen)).started()
+        # A call that takes one row does not take more of the channel than that.
+        bench = Bench(join(seen), slice_rows_max=1).started()
         for number in range(3):
             bench.batch(LEFT, number)
         bench.batch(RIGHT, 10)
@@ -168,7 +170,7 @@ class TestData:
             assert seen.log[-1] == ("process", numbers)
             assert bench.transport.of(CreditFrame) == []
         bench.work()
-        assert bench.transport.of(CreditFrame) == [CreditFrame(GENERATION, bench.channel(LEFT), 5 * ROW)]
+        assert bench.transport.of(CreditFrame) == [CreditFrame(GENERATION, bench.channel(LEFT), 5 * ROW, MIB)]
 
     def test_a_slow_operator_gets_shorter_slices(self) -> None:
         seen = Seen()
@@ -185,7 +187,7 @@ class TestData:
         bench.batch(LEFT, 1, cost=10)
         bench.watermark(LEFT, 5)
         bench.worker.work()
-        assert bench.transport.of(CreditFrame) == [CreditFrame(GENERATION, bench.channel(LEFT), 10)]
+        assert bench.transport.of(CreditFrame) == [CreditFrame(GENERATION, bench.channel(LEFT), 10, MIB)]
 
     def test_credit_goes_to_the_worker_of_the_sender(self) -> None:
         bench = Bench(join(Seen())).started()
@@ -201,7 +203,7 @@ class TestData:
         bench.work()
         assert seen.processed == [0, 1]
         assert not bench.worker.can_work
-        bench.worker.deliver(CreditFrame(GENERATION, bench.channel(MAP, WRITE), ROW))
+        bench.worker.deliver(CreditFrame(GENERATION, bench.channel(MAP, WRITE), ROW, ROW))
         bench.work()
         assert seen.processed == [0, 1, 2]
 
@@ -493,7 +495,7 @@ class TestFailures:
 
     def test_more_credit_than_the_window_is_a_violation_and_not_ignored(self) -> None:
         bench = Bench(join(Seen())).started()
-        bench.worker.deliver(CreditFrame(GENERATION, bench.channel(MAP, WRITE), 1))
+        bench.worker.deliver(CreditFrame(GENERATION, bench.channel(MAP, WRITE), 1, MIB))
         (frame,) = bench.transport.of(FailedFrame)
         assert frame.error.startswith("ProtocolViolation: credit above the window")
         assert frame.subtask == MAP_1
@@ -572,7 +574,7 @@ class TestFencing:
             WatermarkFrame(generation, left, 5),
             BarrierFrame(generation, left, barrier(1)),
             EndFrame(generation, left),
-            CreditFrame(generation, bench.channel(MAP, WRITE), 10**9),
+            CreditFrame(generation, bench.channel(MAP, WRITE), 10**9, 1),
             TriggerFrame(generation, barrier(1)),
             StopFrame(generation),
         ]

@@ -270,8 +270,8 @@ class TestUnaligned:
         assert (report.cut, in_flight(bench, report)) == (Cut.OVERTAKEN, {LEFT_IN: [[1]]})
 
     def test_a_barrier_that_waits_in_a_full_queue_past_the_timeout_turns_unaligned_there(self) -> None:
-        bench = Bench(join(Seen()), window_bytes=ROW, output_bytes_max=10 * ROW).started()
-        for number in range(3):
+        bench = Bench(join(Seen()), window_bytes=3 * ROW).started()
+        for number in range(5):
             bench.batch(LEFT, number, cost=0)
         bench.work()
         for sender in (LEFT, RIGHT):
@@ -282,17 +282,17 @@ class TestUnaligned:
         bench.pass_time(100)
         assert forwarded(bench) == [(1, True)]
         report = reports(bench)[1]
-        assert (report.cut, in_flight(bench, report)) == (Cut.ALIGNED, {OUT: [[1], [2]]})
+        assert (report.cut, in_flight(bench, report)) == (Cut.ALIGNED, {OUT: [[3], [4]]})
 
     def test_a_barrier_that_leaves_in_its_turn_captures_nothing_and_only_then_is_acknowledged(self) -> None:
-        bench = Bench(join(Seen()), window_bytes=ROW, output_bytes_max=10 * ROW).started()
+        bench = Bench(join(Seen()), window_bytes=ROW).started()
         for number in range(2):
             bench.batch(LEFT, number, cost=0)
         bench.work()
         for sender in (LEFT, RIGHT):
             bench.barrier(sender, barrier(1, timeout_ms=100))
         assert reports(bench) == {}
-        bench.worker.deliver(CreditFrame(GENERATION, bench.channel(MAP, WRITE), ROW))
+        bench.worker.deliver(CreditFrame(GENERATION, bench.channel(MAP, WRITE), ROW, ROW))
         assert forwarded(bench) == [(1, False)]
         assert reports(bench)[1].channels == ()
         bench.pass_time(100)
@@ -320,8 +320,8 @@ class TestUnaligned:
         assert in_flight(bench, reports(bench)[1]) == {LEFT_IN: [[1]]}
 
     def test_a_checkpoint_behind_an_end_that_waits_for_credit_captures_what_is_in_front_of_it(self) -> None:
-        bench = Bench(join(Seen()), window_bytes=ROW, output_bytes_max=10 * ROW).started()
-        for number in range(3):
+        bench = Bench(join(Seen()), window_bytes=3 * ROW).started()
+        for number in range(5):
             bench.batch(LEFT, number, cost=0)
         bench.end(LEFT)
         bench.end(RIGHT)
@@ -329,21 +329,21 @@ class TestUnaligned:
         assert bench.transport.of(EndFrame) == []
         bench.trigger(unaligned(1))
         assert forwarded(bench) == [(1, True)]
-        assert in_flight(bench, reports(bench)[1]) == {OUT: [[1], [2]]}
+        assert in_flight(bench, reports(bench)[1]) == {OUT: [[3], [4]]}
         for _ in range(2):
-            bench.worker.deliver(CreditFrame(GENERATION, bench.channel(MAP, WRITE), ROW))
+            bench.worker.deliver(CreditFrame(GENERATION, bench.channel(MAP, WRITE), ROW, 3 * ROW))
         assert len(bench.transport.of(EndFrame)) == 1
 
     def test_an_aligned_barrier_leaves_in_front_of_an_end_that_waits_for_credit(self) -> None:
-        bench = Bench(join(Seen()), window_bytes=ROW, output_bytes_max=10 * ROW).started()
-        for number in range(2):
+        bench = Bench(join(Seen()), window_bytes=3 * ROW).started()
+        for number in range(4):
             bench.batch(LEFT, number, cost=0)
         bench.end(LEFT)
         bench.end(RIGHT)
         bench.work()
         bench.trigger(barrier(1))
         assert reports(bench) == {}
-        bench.worker.deliver(CreditFrame(GENERATION, bench.channel(MAP, WRITE), ROW))
+        bench.worker.deliver(CreditFrame(GENERATION, bench.channel(MAP, WRITE), ROW, 3 * ROW))
         sent = [type(frame) for _, frame in bench.transport.sent if isinstance(frame, BarrierFrame | EndFrame)]
         assert sent == [BarrierFrame, EndFrame]
         assert list(reports(bench)) == [1]
@@ -407,8 +407,8 @@ class TestBounds:
         assert reasons(bench) == [(1, DeclineReason.CAPTURE_OVERFLOW)]
 
     def test_the_bound_counts_both_sides_of_a_subtask(self) -> None:
-        bench = Bench(join(Seen()), window_bytes=ROW, output_bytes_max=10 * ROW, capture_bytes_max=3 * ROW).started()
-        for number in range(3):
+        bench = Bench(join(Seen()), window_bytes=3 * ROW, capture_bytes_max=3 * ROW).started()
+        for number in range(5):
             bench.batch(LEFT, number, cost=0)
         bench.work()
         bench.batch(LEFT, 5, 6, cost=0)
@@ -556,8 +556,8 @@ class TestFailures:
         assert reasons(bench) == [(1, DeclineReason.SUBTASK_NOT_READY)]
 
     def test_a_snapshot_that_fails_with_full_queues_captures_for_nobody(self) -> None:
-        bench = Bench(join(Seen()), window_bytes=ROW, output_bytes_max=10 * ROW).started()
-        for number in range(3):
+        bench = Bench(join(Seen()), window_bytes=3 * ROW).started()
+        for number in range(5):
             bench.batch(LEFT, number, cost=0)
         bench.work()
         bench.subtask.chain.snapshot = _broken  # type: ignore[method-assign]
