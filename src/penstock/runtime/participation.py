@@ -102,6 +102,7 @@ class Participation:
                 self._step(self._events.popleft())
         finally:
             self._is_stepping = False
+        self._calm_if_done()
 
     def _step(self, event: alignment.Event | overtaking.Event) -> None:
         if isinstance(event, overtaking.Event):
@@ -130,6 +131,11 @@ class Participation:
             self._services.pace.hurry(self._subtask)
             self._heard_at_ms = self._services.clock.now_ms()
             self._heard_age_ms = barrier.age_ms
+
+    def _calm_if_done(self) -> None:
+        # Not by the action that ends a checkpoint: where a newer one supersedes it, there is another in progress.
+        if self._pending is None and isinstance(self._alignment, alignment.Restoring | alignment.Idle):
+            self._services.pace.calm(self._subtask)
 
     def _note(self, event: object, actions: tuple[object, ...]) -> None:
         if self._services.journal is not None:
@@ -244,7 +250,6 @@ class Participation:
         for channel in self._inputs.values():
             channel.capturing = None
         self._drop(checkpoint)
-        self._services.pace.calm(self._subtask)
         if self.draining is not None and self.draining <= checkpoint:
             self.draining = None
         self._feed(overtaking.CheckpointAbandoned(checkpoint))
@@ -341,6 +346,6 @@ class Participation:
             return
         report = pending.report(self._subtask, self._services.clock.now_ms())
         self._drop(pending.checkpoint)
-        self._services.pace.calm(self._subtask)
+        self._calm_if_done()
         frame = AcknowledgeFrame(self._services.generation, pending.checkpoint, report)
         self._services.transport.send(COORDINATOR, frame)

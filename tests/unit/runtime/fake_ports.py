@@ -255,6 +255,11 @@ class Seen(Operator):
         return [value for what, detail in self.log if what == "process" for value in detail]
 
     @property
+    def calls(self) -> list[int]:
+        """How many records each call was given."""
+        return [len(detail) for what, detail in self.log if what == "process"]
+
+    @property
     def watermarks(self) -> list[int]:
         return [detail for what, detail in self.log if what == "on_watermark"]
 

@@ -79,3 +79,35 @@ def test_however_noisy_the_measurements_a_slice_takes_about_its_time(
         took.append(us)
     assert median(took[100:]) < 3 * 4_000
     assert median(took[100:]) > 4_000 / 3 or policy.rows_max == policy.upper
+
+
+class TestCallsThatShouldTakeLessTimeThanUsual:
+    def test_they_get_as_many_records_as_fit_into_it(self) -> None:
+        policy = SlicePolicy(4_000, 131_072)
+        settled(policy, us_per_row=2)
+        assert [policy.rows_within(us) for us in (4_000, 1_000, 100)] == [2_000, 500, 50]
+
+    def test_they_never_get_more_than_usual_however_much_time_there_is(self) -> None:
+        policy = SlicePolicy(4_000, 131_072)
+        assert policy.rows_within(10**9) == policy.rows_max == 1_024, "nothing is known yet"
+        settled(policy, us_per_row=2)
+        assert policy.rows_within(10**9) == policy.rows_max == 2_000
+
+    def test_they_get_one_record_at_least(self) -> None:
+        policy = SlicePolicy(4_000, 131_072)
+        settled(policy, us_per_row=3_000)
+        assert policy.rows_within(1) == 1
+
+    def test_where_the_call_itself_takes_longer_they_take_as_long_again(self) -> None:
+        # 2 ms for a call and 1 us for each record. In 1 ms there is no room for any; but calls cost more than records.
+        policy = SlicePolicy(4_000, 131_072)
+        for rows in (1_000, 2_000, 500, 1_500, 1_000):
+            policy.measured(rows, 2_000 + rows)
+        assert 1_900 <= policy.rows_within(1_000) <= 2_000
+        assert policy.rows_within(1_000) == policy.rows_within(1)
+
+    def test_asking_changes_nothing(self) -> None:
+        policy = SlicePolicy(4_000, 131_072)
+        settled(policy, us_per_row=2)
+        policy.rows_within(1)
+        assert policy.rows_max == 2_000
