@@ -97,10 +97,11 @@ class InputChannel:
         self.queued_bytes -= size
         return BatchItem(head, 0, size)
 
-    def consumed(self, item: BatchItem, now_us: int, bytes_least: int = 1) -> int | None:
+    def consumed(self, item: BatchItem, now_us: int, bytes_least: int = 1, is_last: bool = True) -> int | None:
         """The grant to send after a batch was consumed, None for none. `bytes_least` are consumed at once.
 
-        What else may wait in the queue needs no credit, so only batches count for whether it is empty.
+        What else may wait in the queue needs no credit, so only batches count for whether it is empty. Of several that
+        were consumed by one call, all but the last count as if they were still there: one grant is enough for them.
         """
         if not item.cost:
             return None
@@ -108,7 +109,7 @@ class InputChannel:
             waited_us = now_us - max(item.since_us, self.open_since_us)
             is_standing = item.is_rest or self.queued_batches > 0
             self.credit.learn(waited_us, item.ahead, is_standing, self.queue_us_target, bytes_least)
-        return self.credit.consumed(item.cost, self.queued_batches == 0)
+        return self.credit.consumed(item.cost, is_last and self.queued_batches == 0)
 
     def in_front_of_barrier(self, checkpoint: CheckpointId) -> list[Captured]:
         """What waits in front of the barrier of `checkpoint`, which is removed; or all, if it is not here."""

@@ -293,8 +293,9 @@ class Subtask:
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         self._process(batch, reading.channel.edge.input, self._services.clock.now_us())
         bytes_least = int(self._fitting(self._slices.rows_max) * self._row_bytes) // len(self.inputs)
-        for channel, item in taken:
-            self._give_credit(channel, item, bytes_least)
+        for number, (channel, item) in enumerate(taken, 1):
+            is_last = number == len(taken) or taken[number][0] is not channel
+            self._give_credit(channel, item, bytes_least, is_last)
         for channel, _ in taken[1:]:
             self._settle(channel)
             self._list(channel)
@@ -344,8 +345,8 @@ class Subtask:
         self.chain.process(batch, source)
         self._slices.measured(batch.num_rows, self._services.clock.now_us() - started_us)
 
-    def _give_credit(self, reading: InputChannel, item: BatchItem, bytes_least: int) -> None:
-        granted = reading.consumed(item, self._services.clock.now_us(), bytes_least)
+    def _give_credit(self, reading: InputChannel, item: BatchItem, bytes_least: int, is_last: bool) -> None:
+        granted = reading.consumed(item, self._services.clock.now_us(), bytes_least, is_last)
         if granted is not None:
             channel = reading.channel
             frame = CreditFrame(self._services.generation, channel.id, granted, reading.credit.window_bytes)

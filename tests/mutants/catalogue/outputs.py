@@ -102,8 +102,8 @@ MUTANTS = (
         "A grant is held back while a watermark waits in the queue",
         OWN,
         "runtime/input_channel.py",
-        "self.credit.consumed(item.cost, self.queued_batches == 0)",
-        "self.credit.consumed(item.cost, not self.queue)",
+        "self.credit.consumed(item.cost, is_last and self.queued_batches == 0)",
+        "self.credit.consumed(item.cost, is_last and not self.queue)",
         "The watermark gives nothing back, and the sender waits for ever.",
     ),
     Mutant(
