@@ -268,6 +268,9 @@ class Subtask:
         else:
             self._on_watermark(reading, item.watermark)
         self.backlogs.after_read(reading)
+        if reading.backlog is None:
+            # What has come meanwhile had to wait for the recovered records.
+            reading.open_since_us = self._services.clock.now_us()
         self._note_if_drained()
 
     def _rows_max(self) -> int:

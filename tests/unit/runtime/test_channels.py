@@ -64,6 +64,47 @@ class TestInput:
         channel = self.channel(item(1, 2, 3, cost=30))
         assert [channel.consumed(channel.take_slice(1), now_us=0) for _ in range(3)] == [None, None, 30]
 
+    def test_of_several_that_one_call_consumed_only_the_last_counts_as_the_end_of_the_queue(self) -> None:
+        channel = self.channel(item(1, cost=10), item(2, cost=20))
+        first, second = (channel.take_slice(100) for _ in range(2))
+        assert channel.consumed(first, now_us=0, is_last=False) is None
+        assert channel.consumed(second, now_us=0) == 30
+
+    def test_what_arrives_knows_how_much_waits_with_it(self) -> None:
+        channel = self.channel(first := item(1, 2), WatermarkItem(5), second := item(3))
+        assert [each.ahead for each in (first, second)] == [2 * CHUNK, 3 * CHUNK]
+        channel.take_slice(1)
+        channel.receive(third := item(4))
+        assert (channel.queued_bytes, third.ahead) == (3 * CHUNK, 3 * CHUNK)
+        while channel.queue:
+            channel.pop()
+        assert (channel.queued_bytes, channel.queued_batches) == (0, 0)
+
+    def test_the_rest_of_a_batch_has_waited_since_the_whole_came_and_says_that_it_is_a_rest(self) -> None:
+        whole = item(1, 2, 3)
+        whole.since_us = 7
+        channel = self.channel(whole)
+        head, rest = channel.take_slice(1), channel.take_slice(100)
+        assert (head.is_rest, rest.is_rest, whole.is_rest) == (False, True, False)
+        assert (rest.since_us, rest.ahead) == (7, 3 * CHUNK)
+
+    def test_a_window_does_not_learn_from_waiting_before_the_channel_was_open(self) -> None:
+        for open_since_us, window in ((0, 100), (99_000, 1_000)):
+            channel = InputChannel(CHANNEL, 1_000, 100, queue_us_target=20_000)
+            for each in (item(1), item(2)):
+                channel.receive(each)
+            channel.open_since_us = open_since_us
+            channel.consumed(channel.take_slice(100), now_us=100_000)
+            assert channel.credit.window_bytes == window
+
+    def test_only_a_queue_that_stands_shrinks_the_window(self) -> None:
+        for others, window in ((0, 1_000), (1, 100)):
+            channel = InputChannel(CHANNEL, 1_000, 100, queue_us_target=20_000)
+            for each in [item(1), *(item(2) for _ in range(others)), WatermarkItem(3)]:
+                channel.receive(each)
+            channel.consumed(channel.take_slice(100), now_us=100_000)
+            assert channel.credit.window_bytes == window
+
     def test_a_slice_copies_nothing(self) -> None:
         channel = self.channel(whole := item(1, 2, 3))
         head = channel.take_slice(2).batch
@@ -195,6 +236,30 @@ class TestOutput:
         assert (self.full, channel.queued_bytes) == ({ChannelId(5)}, 2 * CHUNK)
         channel.grant(CHUNK, 3 * CHUNK)
         assert (self.full, channel.queued_bytes) == (set(), CHUNK)
+
+    def test_no_more_waits_here_than_the_receiver_wants_to_have_waiting(self) -> None:
+        channel = self.channel(window_bytes=4 * CHUNK, bytes_max=4 * CHUNK)
+        for number in range(6):
+            channel.send_batch(rows(number))
+        assert (self.full, channel.queued_bytes) == (set(), 2 * CHUNK)
+        channel.grant(0, 2 * CHUNK)
+        assert (self.full, channel.queued_bytes) == ({ChannelId(5)}, 2 * CHUNK)
+        channel.grant(CHUNK, 2 * CHUNK)
+        assert (self.full, channel.queued_bytes) == (set(), CHUNK)
+        channel.send_batch(rows(6))
+        assert self.full == {ChannelId(5)}
+        channel.grant(0, 4 * CHUNK)
+        assert self.full == set(), "it has room again"
+
+    def test_a_batch_that_waits_costs_what_the_window_is_when_it_leaves(self) -> None:
+        channel = self.channel(window_bytes=4 * CHUNK)
+        channel.send_batch(rows(1))
+        channel.send_batch(rows(1, 2))
+        channel.send_batch(rows(*range(50)))
+        assert self.sent() == [[1], [1, 2]]
+        channel.grant(0, CHUNK)
+        (frame,) = self.transport.of(BatchFrame)
+        assert (frame.batch.num_rows, frame.cost, channel.credit.available) == (50, CHUNK, 0)
 
     def test_a_barrier_that_leaves_at_once_is_not_reported_as_a_departure(self) -> None:
         channel = self.channel()
