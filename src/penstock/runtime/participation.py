@@ -315,7 +315,7 @@ class Participation:
             self._acknowledge_if_durable(pending)
             return
         segment_bytes = services.settings.segment_bytes
-        if pending.inflight_bytes <= services.inline_bytes_max:
+        if pending.encoded_bytes <= services.inline_bytes_max:
             # Encoding a little takes less time than waiting for a thread to do it.
             pending.channels = (*backlog, *inline_channels(captured, segment_bytes))
             self._acknowledge_if_durable(pending)

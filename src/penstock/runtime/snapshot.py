@@ -31,6 +31,9 @@ from penstock.storage import paths
 from penstock.storage.blob import inline_segments, write_segments
 from penstock.storage.port import Data, Store
 
+_ITEM_BYTES, _COLUMN_BYTES = 256, 96
+"""What a batch and each of its columns take at most, besides the records themselves, when they are encoded."""
+
 
 @dataclass(slots=True)
 class CapturedChannel:
@@ -73,6 +76,11 @@ class PendingSnapshot:
     def inflight_bytes(self) -> int:
         return sum(captured_bytes(held.items) for held in self.captured())
 
+    @property
+    def encoded_bytes(self) -> int:
+        """What a manifest would hold of it, about. Where batches are tiny it is many times their records."""
+        return self.inflight_bytes + sum(_frame_bytes(item) for held in self.captured() for item in held.items)
+
     def captured(self) -> Iterable[CapturedChannel]:
         yield from self.inputs.values()
         yield from self.outputs.values()
@@ -98,6 +106,10 @@ class PendingSnapshot:
             self.watermarks,
             figures,
         )
+
+
+def _frame_bytes(item: Captured) -> int:
+    return _ITEM_BYTES + (_COLUMN_BYTES * item.batch.num_columns if isinstance(item, BatchItem) else 0)
 
 
 def write_state(

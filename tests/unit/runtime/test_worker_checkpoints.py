@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.api.graph import Graph
-from penstock.api.operator import MAX_WATERMARK, Emit
+from penstock.api.operator import MAX_WATERMARK, Emit, OperatorContext
 from penstock.errors import StorageError
 from penstock.ids import CheckpointId, SubtaskId
 from penstock.plan.physical import plan
@@ -577,6 +577,102 @@ class TestFailures:
         bench.trigger(barrier(1).cancelled())
         bench.work()
         assert (seen.processed, reasons(bench)) == ([1], [])
+
+
+class Stateless(Seen):
+    """Passes records on and remembers nothing."""
+
+    def open(self, context: OperatorContext) -> None: ...
+
+    def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        emit(batch)
+
+    def on_restored(self, emit: Emit) -> None: ...
+
+
+class TestInline:
+    """What is small travels inside the manifest, and nobody waits for a file."""
+
+    def captured(self, rows_each: int, batches: int = 1, **options: int) -> tuple[Bench, SubtaskReport]:
+        """A checkpoint with an empty state and so much in flight."""
+        bench = Bench(join(Seen()), **options).started()
+        for number in range(batches):
+            bench.batch(LEFT, *range(number * rows_each, (number + 1) * rows_each))
+        for sender in (LEFT, RIGHT):
+            bench.barrier(sender, unaligned(1))
+        return bench, reports(bench)[1]
+
+    def test_in_flight_data_up_to_the_share_of_the_subtask_are_in_the_manifest_and_more_in_a_file(self) -> None:
+        share = 10_000
+        options = {"inline_bytes_max": share * len(Bench(join(Seen())).plan.subtasks)}
+        small, large = (self.captured(count, **options) for count in (share // ROW - 100, share // ROW + 100))
+        for (bench, report), is_inline in ((small, True), (large, False)):
+            (segment,) = report.channels
+            assert (segment.segment.inline is not None, segment.segment.path is None) == (is_inline, is_inline)
+            assert list(bench.store.blobs) == ([] if is_inline else [segment.segment.path])
+            assert in_flight(bench, report) == {LEFT_IN: [list(range(segment.rows))]}
+
+    def test_the_share_is_that_of_all_subtasks_of_the_pipeline(self) -> None:
+        bench = Bench(join(Seen()), inline_bytes_max=1_000).started()
+        assert len(bench.plan.subtasks) == 5
+        assert bench.worker._services.inline_bytes_max == 200
+
+    def test_many_tiny_batches_are_as_much_as_they_will_be_in_the_manifest(self) -> None:
+        share = 10_000
+        _, report = self.captured(1, batches=100, inline_bytes_max=5 * share)
+        assert 100 * ROW < share < sum(segment.segment.length for segment in report.channels)
+        assert all(segment.segment.inline is None for segment in report.channels)
+        _, report = self.captured(1, batches=20, inline_bytes_max=5 * share)
+        assert all(segment.segment.inline is not None for segment in report.channels)
+        assert sum(segment.segment.length for segment in report.channels) < share
+
+    def test_both_sides_of_a_subtask_count(self) -> None:
+        bench = Bench(join(Seen()), window_bytes=3 * ROW, inline_bytes_max=5 * 1_000).started()
+        for number in range(5):
+            bench.batch(LEFT, number, cost=0)
+        bench.work()
+        bench.batch(RIGHT, 7, cost=0)
+        for sender in (LEFT, RIGHT):
+            bench.barrier(sender, unaligned(1))
+        report = reports(bench)[1]
+        assert in_flight(bench, report) == {RIGHT_IN: [[7]], OUT: [[3], [4]]}
+        assert all(segment.segment.path is not None for segment in report.channels), "each of them would fit"
+
+    def test_what_is_inline_needs_no_background_and_what_is_not_does(self) -> None:
+        for inline_bytes_max, jobs in ((10**6, 1), (0, 2)):
+            bench = Bench(join(Seen()), inline_bytes_max=inline_bytes_max).started()
+            bench.batch(LEFT, 1)
+            for sender in (LEFT, RIGHT):
+                bench.barrier(sender, unaligned(1))
+            assert len(bench.background.jobs) == jobs, "one for the state"
+            assert bench.transport.of(AcknowledgeFrame) == []
+            assert in_flight(bench, reports(bench)[1]) == {LEFT_IN: [[1]]}
+
+    def test_a_chain_without_state_and_sink_is_acknowledged_at_once(self) -> None:
+        bench = Bench(join(Stateless()), inline_bytes_max=10**6).started()
+        bench.batch(LEFT, 1)
+        for sender in (LEFT, RIGHT):
+            bench.barrier(sender, unaligned(1))
+        (frame,) = bench.transport.of(AcknowledgeFrame)
+        assert not bench.background.jobs
+        assert (frame.report.states, in_flight(bench, frame.report)) == ((), {LEFT_IN: [[1]]})
+        assert bench.worker.captured_bytes == 0
+
+    def test_so_is_a_source_with_its_positions(self) -> None:
+        bench = Bench(read(Numbers({"a": [], "b": list(range(10))}))).started()
+        bench.work(1)
+        bench.trigger(barrier(1))
+        (frame,) = bench.transport.of(AcknowledgeFrame)
+        assert [split.offset for split in frame.report.splits] == [b"2"]
+
+    def test_a_sink_is_not_before_what_it_has_staged_is_durable(self) -> None:
+        bench = Bench(join(Stateless(), is_chained=True)).started()
+        bench.batch(LEFT, 1)
+        bench.work()
+        for sender in (LEFT, RIGHT):
+            bench.barrier(sender, barrier(1))
+        assert bench.transport.of(AcknowledgeFrame) == []
+        assert reports(bench)[1].committables == (Committable(WRITE, 1, b"1"),)
 
 
 class TestSinks:
