@@ -342,7 +342,10 @@ def _with_fault(fault: FaultKind, first: int, only: str | None) -> Iterator[int]
     return (seed for seed in itertools.count(first) if any(each.kind is fault for each in draw(seed, only).faults))
 
 
-_OF_THE_RUNTIME = ("channels", "worker", "sink_stage", "source_stage", "supervisor", "takeover", "directory")
+_OF_THE_RUNTIME = (
+    *("channels", "channel_windows", "gathering", "worker", "sink_stage", "source_stage"),
+    *("supervisor", "takeover", "directory"),
+)
 
 
 def tests_of(tree: Path, file: str) -> tuple[str, ...]:

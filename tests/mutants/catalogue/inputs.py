@@ -7,6 +7,7 @@ from tests.mutants.mutant import OWN, Mutant
 _ALIGNMENT = "protocol/alignment.py"
 _PARTICIPATION = "runtime/participation.py"
 _INPUT = "runtime/input_channel.py"
+_SUBTASK = "runtime/subtask.py"
 
 MUTANTS = (
     # --- what is captured ---
@@ -291,5 +292,77 @@ MUTANTS = (
         "        self.participation.on_end_arrived(channel)\n",
         "",
         "A late channel that ends is waited for until the checkpoint is declined.",
+    ),
+    # --- several batches for one call ---
+    Mutant(
+        "Batches of two inputs are put together",
+        OWN,
+        _SUBTASK,
+        "if channel.backlog is not None or channel.channel.edge.input != first.channel.edge.input:",
+        "if channel.backlog is not None:",
+        "Records of the second input are worked on as if they were of the first.",
+        seeds=0,
+    ),
+    Mutant(
+        "Live records are taken with others while recovered ones of their channel wait",
+        OWN,
+        _SUBTASK,
+        "if channel.backlog is not None or channel.channel.edge.input != first.channel.edge.input:",
+        "if channel.channel.edge.input != first.channel.edge.input:",
+        "I2: recovered records come before live ones.",
+    ),
+    Mutant(
+        "Only the first of several batches gives its price back",
+        OWN,
+        _SUBTASK,
+        "for number, (channel, item) in enumerate(taken, 1):",
+        "for number, (channel, item) in enumerate(taken[:1], 1):",
+        "Credit is lost, until the sender has none.",
+    ),
+    Mutant(
+        "A barrier that comes to the front of a channel that was read with another is left there",
+        OWN,
+        _SUBTASK,
+        "        for channel, _ in taken[1:]:\n            self._settle(channel)\n",
+        "        for channel, _ in taken[1:]:\n",
+        "A barrier is no record, and waits for nobody.",
+    ),
+    Mutant(
+        "Batches of different schemas are put together",
+        OWN,
+        _SUBTASK,
+        " or front.batch.schema != schema:",
+        ":",
+        "Arrow refuses, and the pipeline fails for something that is allowed.",
+        seeds=0,
+    ),
+    # --- what a window learns ---
+    Mutant(
+        "The rest of a batch that was cut does not count as a queue that stands",
+        OWN,
+        _INPUT,
+        "is_standing = item.is_rest or self.queued_batches > 0",
+        "is_standing = self.queued_batches > 0",
+        "Where every batch is cut, windows would never shrink.",
+        seeds=0,
+    ),
+    Mutant(
+        "A window learns from the time before its channel was open",
+        OWN,
+        _INPUT,
+        "max(item.since_us, self.open_since_us)",
+        "item.since_us",
+        "Each aligned checkpoint would shrink the windows of those that came first.",
+        seeds=0,
+    ),
+    Mutant(
+        "A worker stops hurrying while its checkpoint is in progress",
+        OWN,
+        _PARTICIPATION,
+        "if self._pending is None and isinstance(self._alignment, alignment.Restoring | alignment.Idle):",
+        "if self._pending is None:",
+        "Its barriers would wait for long slices.",
+        seeds=0,
+        tests=("tests/unit/runtime/test_pace.py",),
     ),
 )
