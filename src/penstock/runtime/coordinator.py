@@ -110,7 +110,7 @@ class Coordinator:
         self._transport = transport
         self._background = background
         self._store = store
-        self._retirements = Retirements(store, background)
+        self._retirements = Retirements(store, background, timers)
         self._timers = timers
         self._ended = ended
         self._journal = journal
@@ -235,6 +235,8 @@ class Coordinator:
                 delay_ms = max(0, at_ms - self._clock.now_ms())
                 self._timers.after(delay_ms, lambda: self._feed(Ticked(self._clock.now_ms())))
             case FailJob() | StopFenced() | Finish():
+                if isinstance(action, Finish):
+                    self._retirements.finish()
                 self._ended(action)
             case _:
                 assert_never(action)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from penstock.protocol.retention import Horizon, decide_retention
 from penstock.runtime.directory import Directory
 from penstock.runtime.ports import Background
+from penstock.runtime.timers import Timers
 from penstock.storage import paths
 from penstock.storage.port import Store
 
@@ -27,36 +28,55 @@ def retire(store: Store, directory: Directory, horizon: Horizon) -> int:
     return sum(map(len, stages))
 
 
+_PAUSE_MS = 500
+"""From the end of one retirement to the next: to read the directory once for many checkpoints is cheaper."""
+
+
 class Retirements:
     """Retirements one after the other, for one generation; lives in the mailbox.
 
-    Checkpoints may complete faster than files can be deleted. What is asked for while a retirement is under way waits,
-    and only the newest horizon is kept: what may go by an older one may go by it too.
+    Checkpoints may complete faster than files can be deleted. What is asked for while a retirement is under way, or was
+    until just now, waits, and only the newest horizon is kept: what may go by an older one may go by it too.
     """
 
-    def __init__(self, store: Store, background: Background) -> None:
+    def __init__(self, store: Store, background: Background, timers: Timers) -> None:
         self._store = store
         self._background = background
+        self._timers = timers
         self._directory = Directory(store)
         self._is_under_way = False
+        self._is_pausing = False
         self._waiting: Horizon | None = None
 
     def ask(self, horizon: Horizon) -> None:
-        """Delete what may go by `horizon`, now or when the retirement under way is over."""
-        if self._is_under_way:
-            self._waiting = horizon
-            return
-        self._is_under_way = True
-        store, directory = self._store, self._directory
-        self._background.submit(lambda: retire(store, directory, horizon), self._on_over)
+        """Delete what may go by `horizon`, now or after the retirement before it and a pause."""
+        self._waiting = horizon
+        self._begin()
+
+    def finish(self) -> None:
+        """The pipeline has ended by itself: what waits for nothing but the pause is done now."""
+        self._is_pausing = False
+        self._begin()
 
     def stop(self) -> None:
         """Begin no further one: the directory may belong to another generation by now."""
         self._waiting = None
 
+    def _begin(self) -> None:
+        horizon = self._waiting
+        if horizon is None or self._is_under_way or self._is_pausing:
+            return
+        self._waiting = None
+        self._is_under_way = True
+        store, directory = self._store, self._directory
+        self._background.submit(lambda: retire(store, directory, horizon), self._on_over)
+
     def _on_over(self, outcome: int | Exception) -> None:
         """One that failed is made up for by the next; nothing depends on it."""
         self._is_under_way = False
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            self.ask(waiting)
+        self._is_pausing = True
+        self._timers.after(_PAUSE_MS, self._on_paused)
+
+    def _on_paused(self) -> None:
+        self._is_pausing = False
+        self._begin()

@@ -19,9 +19,10 @@ from penstock.protocol.manifest_codec import encode_manifest, encode_reservation
 from penstock.protocol.retention import Blob, CompletedCheckpoint, Contents, Horizon
 from penstock.runtime.directory import Directory
 from penstock.runtime.retire import Retirements, retire
+from penstock.runtime.timers import Timers
 from penstock.storage import paths
 from penstock.storage.memory import MemoryStore
-from tests.unit.runtime.fake_ports import ManualBackground
+from tests.unit.runtime.fake_ports import ManualBackground, ManualClock
 
 MAP = SubtaskId(OperatorName("map"), 0)
 
@@ -277,41 +278,73 @@ class TestRetention:
 
 
 class TestRetirements:
-    def test_one_is_under_way_at_a_time_and_only_the_newest_of_those_that_wait_is_run_after_it(self) -> None:
-        store, background = Recording(), ManualBackground()
+    def setup_method(self) -> None:
+        self.background = ManualBackground()
+        self.clock = ManualClock()
+        self.timers = Timers(self.clock)
+
+    def retirements(self, store: MemoryStore) -> Retirements:
+        return Retirements(store, self.background, self.timers)
+
+    def pause(self) -> None:
+        self.clock.us += 500_000
+        self.timers.fire()
+
+    def test_one_is_under_way_at_a_time_and_only_the_newest_of_those_that_wait_follows_after_a_pause(
+        self,
+    ) -> None:
+        store, background = Recording(), self.background
         for number in range(1, 6):
             put(store, number)
-        retirements = Retirements(store, background)
+        retirements = self.retirements(store)
         for newest in (2, 3, 4, 5):
             retirements.ask(Horizon(Generation(1), CheckpointId(newest), 1))
         assert len(background.jobs) == 1
         background.run_one()
         assert Directory(store).ids(paths.PathKind.MANIFEST) == [2, 3, 4, 5]
+        assert not background.jobs
+        self.pause()
         assert len(background.jobs) == 1
         background.run_one()
         assert Directory(store).ids(paths.PathKind.MANIFEST) == [5]
+        self.pause()
         assert not background.jobs
         retirements.ask(Horizon(Generation(1), CheckpointId(5), 1))
         assert len(background.jobs) == 1
 
     def test_one_that_fails_is_made_up_for_by_the_next(self) -> None:
-        store, background = Vanishing(), ManualBackground()
+        store, background = Vanishing(), self.background
         for number in (1, 2):
             put(store, number)
-        retirements = Retirements(store, background)
+        retirements = self.retirements(store)
         store.broken = paths.reserved(CheckpointId(1))
         for newest in (1, 2):
             retirements.ask(Horizon(Generation(1), CheckpointId(newest), 1))
         background.run_one()
         store.broken = None
+        self.pause()
         background.run_one()
         assert Directory(store).ids(paths.PathKind.MANIFEST) == [2]
 
+    def test_at_the_end_of_the_pipeline_what_waits_for_the_pause_is_done_at_once(self) -> None:
+        store, background = MemoryStore(), self.background
+        for number in range(1, 4):
+            put(store, number)
+        retirements = self.retirements(store)
+        retirements.ask(Horizon(Generation(1), CheckpointId(2), 1))
+        background.run_one()
+        retirements.ask(Horizon(Generation(1), CheckpointId(3), 1))
+        assert not background.jobs
+        retirements.finish()
+        background.run_one()
+        assert Directory(store).ids(paths.PathKind.MANIFEST) == [3]
+
     def test_when_the_generation_is_over_none_is_begun(self) -> None:
-        store, background = MemoryStore(), ManualBackground()
-        retirements = Retirements(store, background)
+        background = self.background
+        retirements = self.retirements(MemoryStore())
         for newest in (1, 2):
             retirements.ask(Horizon(Generation(1), CheckpointId(newest), 1))
         retirements.stop()
         background.run_one()
+        self.pause()
         assert not background.jobs
