@@ -109,7 +109,8 @@ class Settings:
         return WorkerSettings(
             window_bytes=self.channel_bytes,
             output_bytes_max=self.channel_bytes,
-            queue_ms_target=_ms("channel_time", self.channel_time),
+            # Only 0 itself stands for windows that stay as they are, and not a time that is next to nothing.
+            queue_ms_target=max(_ms("channel_time", self.channel_time), 1 if self.channel_time else 0),
             capture_bytes_max=self.inflight_bytes_max,
             backlog_bytes_max=self.recovery_bytes_max,
             heartbeat_ms=max(1, min(1000, silence_ms // 4)),
