@@ -105,7 +105,7 @@ class InputChannel:
         """
         if not item.cost:
             return None
-        if self.queue_us_target:
+        if self.queue_us_target and is_last:
             waited_us = now_us - max(item.since_us, self.open_since_us)
             is_standing = item.is_rest or self.queued_batches > 0
             self.credit.learn(waited_us, item.ahead, is_standing, self.queue_us_target, bytes_least)

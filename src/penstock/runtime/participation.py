@@ -150,6 +150,7 @@ class Participation:
             case alignment.UnblockChannels(channels):
                 for channel in sorted(channels):
                     self._inputs[channel].blocked = False
+                    self._inputs[channel].open_since_us = self._services.clock.now_us()
                     self._unblocked(self._inputs[channel])
             case alignment.ForwardBarrier(barrier):
                 self._forward(barrier)

@@ -107,7 +107,7 @@ class Subtask:
             self.chain.source.restore(restored.splits)
             self.chain.source.discover(restored.split_names)
             self._discover_later()
-        self.backlogs.begin(self.inputs.values(), restored.channels, self._unblocked)
+        self.backlogs.begin(self.inputs.values(), restored.channels, self._released)
         if restored.watermark is not None and restored.watermark > MIN_WATERMARK:
             self._watermark = restored.watermark
             self._pass_on_watermark(restored.watermark)
@@ -405,9 +405,13 @@ class Subtask:
         self.participation.on_departed(channel, checkpoint)
 
     def _unblocked(self, channel: InputChannel) -> None:
-        channel.open_since_us = self._services.clock.now_us()
         self._settle(channel)
         self._list(channel)
+
+    def _released(self, channel: InputChannel) -> None:
+        """Older records of the same edge are done: it may be read from now on."""
+        channel.open_since_us = self._services.clock.now_us()
+        self._unblocked(channel)
 
     def close(self) -> None:
         self.chain.close()
