@@ -71,8 +71,10 @@ class Spinning(Tally):
         return {name: value for pair, *values in sums for name, value in zip(pair, values, strict=True)}
 
 
-def pipeline(parallelism: int, spin_ns: int) -> tuple[Pipeline, Checked]:
-    made, sink = Pipeline("bench-backpressure"), Checked(functools.partial(Spinning, parallelism, spin_ns))
+def pipeline(parallelism: int, spin_ns: int, notes: str) -> tuple[Pipeline, Checked]:
+    # As the peer's: a sink that has nothing to commit.
+    made = Pipeline("bench-backpressure")
+    sink = Checked(functools.partial(Spinning, parallelism, spin_ns), notes, at_close=True)
     source = GeneratorSource(rows_of_a_kib, rows=parallelism * _SPLIT_ROWS, splits=parallelism)
     stream = made.source(source, name="source").rebalance().map(unchanged, name="map").rebalance()
     stream.sink(sink, name="sink")
@@ -110,7 +112,7 @@ def percentile(values: list[float], part: float) -> float:
 
 def run(mode: str, parallelism: int, seconds: float, warm_up_s: float = 10.0, spin_ns: int = 200_000) -> str:
     with bench(parallelism) as place:
-        made, sink = pipeline(parallelism, spin_ns)
+        made, sink = pipeline(parallelism, spin_ns, place.notes)
         job = made.start(
             place.spark,
             checkpoints=place.checkpoints,

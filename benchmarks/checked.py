@@ -95,20 +95,23 @@ class Tally(ABC):
 class Checked(Sink):
     """Takes everything and keeps nothing but a tally, of which the driver hears with each checkpoint.
 
-    With a directory `notes`, each writer notes its first record there, as `out` of its generation and subtask.
+    With a directory `notes`, each writer notes its first record there, as `out` of its generation and subtask. With
+    `at_close` the tally is not handed over with each checkpoint but noted there too, at the end: a sink without anything
+    to commit, as long as nothing fails.
     """
 
-    def __init__(self, tally: Callable[[], Tally], notes: str | None = None) -> None:
+    def __init__(self, tally: Callable[[], Tally], notes: str | None = None, *, at_close: bool = False) -> None:
         self._tally = tally
         self._notes = notes
+        self._at_close = at_close
         self._parts: dict[str, tuple[int, Figures]] = {}
         self._last_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_tally": self._tally, "_notes": self._notes}
+        return {"_tally": self._tally, "_notes": self._notes, "_at_close": self._at_close}
 
     def writer(self, subtask: int, generation: Generation) -> SinkWriter:
-        return _CheckedWriter(self._tally(), f"{generation}/{subtask}", self._notes)
+        return _CheckedWriter(self._tally(), f"{generation}/{subtask}", self._notes, self._at_close)
 
     def committer(self) -> Committer:
         return _CheckedCommitter(self)
@@ -121,6 +124,9 @@ class Checked(Sink):
     @property
     def figures(self) -> Figures:
         """What was committed, over all subtasks and attempts."""
+        if self._at_close and self._notes is not None:
+            for path in Path(self._notes).glob("tally-*"):
+                self.add(*json.loads(path.read_text()))
         names = dict.fromkeys(name for _, figures in self._parts.values() for name in figures)
         return {name: sum(figures.get(name, 0) for _, figures in self._parts.values()) for name in names}
 
@@ -131,10 +137,11 @@ class Checked(Sink):
 
 
 class _CheckedWriter(SinkWriter):
-    def __init__(self, tally: Tally, part: str, notes: str | None) -> None:
+    def __init__(self, tally: Tally, part: str, notes: str | None, at_close: bool) -> None:
         self._tally = tally
         self._part = part
         self._notes = notes
+        self._at_close = at_close
         self._number = 0
         self._last_at = 0.0
 
@@ -145,9 +152,18 @@ class _CheckedWriter(SinkWriter):
         self._last_at = time.time()
 
     def prepare(self) -> Prepared:
-        self._number += 1
-        payload = json.dumps([self._part, self._number, self._last_at, self._tally.figures()]).encode()
+        if self._at_close:
+            return list
+        payload = self._report().encode()
         return lambda: [payload]
+
+    def _report(self) -> str:
+        self._number += 1
+        return json.dumps([self._part, self._number, self._last_at, self._tally.figures()])
+
+    def close(self) -> None:
+        if self._at_close and self._notes is not None:
+            (Path(self._notes) / f"tally-{self._part.replace('/', '-')}").write_text(self._report())
 
 
 class _CheckedCommitter(Committer):

@@ -38,7 +38,8 @@ class SinkWriter(ABC):
         """Cut: what was written so far belongs to this checkpoint, what follows to a later one.
 
         Returns at once; flushing and syncing belong into the returned function. The trap: that function
-        runs while `write` goes on, so it must own what it works on.
+        runs while `write` goes on, so it must own what it works on. If there is nothing to hand over, return
+        `list` itself: then nobody has to wait for a thread.
         """
 
     def close(self) -> None:

@@ -155,8 +155,7 @@ class OperatorChain:
 
     @property
     def has_state(self) -> bool:
-        """Whether a checkpoint needs anything of this chain that takes time: state, or what a sink has staged."""
-        return self.sink is not None or any(context.has_state for context in self.contexts)
+        return any(context.has_state for context in self.contexts)
 
     def snapshot(self, segment_bytes: int) -> Callable[[], list[Piece]]:
         """References to all state of all operators; the returned function encodes them in the background."""
@@ -164,7 +163,10 @@ class OperatorChain:
         return lambda: [piece for encode in encoders for piece in encode()]
 
     def prepare(self, checkpoint: CheckpointId, completed: CheckpointId) -> Callable[[], list[Committable]]:
-        """Cut a sink's output; and a source hears which checkpoint it gives its positions for, and which is durable."""
+        """Cut a sink's output; and a source hears which checkpoint it gives its positions for, and which is durable.
+
+        `list` itself if the sink has nothing to hand over.
+        """
         if self.source is not None:
             self.source.prepare(checkpoint, completed)
         if self.sink is None:

@@ -95,8 +95,8 @@ class OutputChannel:
         self._note_if_full()
 
     def _note_if_full(self) -> None:
-        # With a receiver that is slow, as little should wait here as there.
-        if self.queued_bytes >= min(self.bytes_max, self.credit.window_bytes):
+        # In front of a slow receiver as little should wait here as there: a batch that is as large as it should be.
+        if self.queued_bytes >= min(self.bytes_max, self.credit.window_bytes // 2):
             self.full.add(self.channel.id)
         else:
             self.full.discard(self.channel.id)

@@ -205,7 +205,8 @@ class Participation:
             return
         pending.watermarks = ((self._subtask.chain, self._watermark()),)
         pending.synchronous_ms = (clock.now_us() - started_us) // 1000
-        if not self._chain.has_state:
+        if prepare is list and not self._chain.has_state:
+            # Nothing here takes time.
             pending.states = ()
             self._acknowledge_if_durable(pending)
             return

@@ -44,7 +44,7 @@ class WorkerSettings:
     """A worker that has not heard of the driver for so long ends itself."""
     segment_bytes: int = 4 * MIB
     """State is written in pieces of about this size: keyed state cut between key groups, in-flight data anywhere."""
-    inline_bytes_max: int = 1 * MIB
+    inline_bytes_max: int = 4 * MIB
     """State that may travel inside the manifest instead of in files, of all subtasks; and as much in-flight data."""
 
     def __post_init__(self) -> None:

@@ -47,9 +47,16 @@ class SinkStage(Operator):
             self._context.call_at(self._context.now_ms() + _LOOK_AGAIN_MS, self._look_again)
 
     def prepare(self, checkpoint: CheckpointId, completed: CheckpointId) -> Callable[[], list[Committable]]:
-        """Cut the output; the returned function gives, in the background, all that `checkpoint` must hold."""
+        """Cut the output; the returned function gives, in the background, all that `checkpoint` must hold.
+
+        `list` itself if that is nothing.
+        """
         self._held = [(made, once) for made, once in self._held if made > completed]
-        self._held.append((checkpoint, _Once(self._writer.prepare())))
+        prepared = self._writer.prepare()
+        if prepared is not list:
+            self._held.append((checkpoint, _Once(prepared)))
+        elif not self._held:
+            return list
         held = [once for _, once in self._held]
         return lambda: [Committable(self.operator, self.subtask, payload) for once in held for payload in once.result()]
 

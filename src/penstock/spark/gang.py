@@ -87,7 +87,7 @@ class SparkGang:
             secrets,
             transport.endpoint,
             self._store.url,
-            manifest,
+            None if manifest is None else manifest.checkpoint,
             self._address is None,
             self._store.options,
         )

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import PenstockError
-from penstock.ids import COORDINATOR, Generation, WorkerId
+from penstock.ids import COORDINATOR, CheckpointId, Generation, WorkerId
 from penstock.plan.physical import PhysicalPlan
-from penstock.protocol.manifest import Manifest
+from penstock.runtime.export import read_manifest
 from penstock.runtime.frames import Endpoint, Frame, HelloFrame, StopFrame, WelcomeFrame
 from penstock.runtime.loop import run_worker
 from penstock.runtime.memory import retain_freed_memory
@@ -40,7 +40,8 @@ class Attempt:
     secrets: Secrets
     driver: Endpoint
     store_url: str
-    manifest: Manifest | None = None
+    restored: CheckpointId | None = None
+    """The checkpoint to start from. Its manifest is read by the workers: it may be too large for a closure of Spark."""
     is_local: bool = True
     """Whether all workers are on the driver's host, so that nobody needs to listen on the network."""
     storage_options: dict[str, object] = field(default_factory=dict)
@@ -98,7 +99,7 @@ def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
             transport,
             background,
             store,
-            attempt.manifest,
+            None if attempt.restored is None else read_manifest(store, attempt.restored),
         )
         run_worker(worker, transport, mail, clock, early)
         transport.flush()
