@@ -96,8 +96,8 @@ class Checked(Sink):
     """Takes everything and keeps nothing but a tally, of which the driver hears with each checkpoint.
 
     With a directory `notes`, each writer notes its first record there, as `out` of its generation and subtask. With
-    `at_close` the tally is not handed over with each checkpoint but noted there too, at the end: a sink without anything
-    to commit, as long as nothing fails.
+    `at_close` the tally is not handed over with each checkpoint but noted there too, at the end: such a sink has
+    nothing to commit, and its tally holds as long as nothing fails.
     """
 
     def __init__(self, tally: Callable[[], Tally], notes: str | None = None, *, at_close: bool = False) -> None:

@@ -64,6 +64,7 @@ from penstock.protocol.manifest_codec import (
     encode_reservation,
     encode_void,
 )
+from penstock.runtime.directory import Directory
 from penstock.runtime.frames import (
     AcknowledgeFrame,
     CompletedFrame,
@@ -110,7 +111,8 @@ class Coordinator:
         self._transport = transport
         self._background = background
         self._store = store
-        self._retirements = Retirements(store, background, timers)
+        self._directory = Directory(store)
+        self._retirements = Retirements(store, self._directory, background, timers)
         self._timers = timers
         self._ended = ended
         self._journal = journal
@@ -277,6 +279,7 @@ class Coordinator:
         checkpoint = manifest.checkpoint
         try:
             if self._store.create(paths.manifest(checkpoint), encode_manifest(manifest)):
+                self._directory.remember(manifest)
                 return lambda now: ManifestWritten(checkpoint, now)
             found = self._outcome(checkpoint)
         except PenstockError as error:

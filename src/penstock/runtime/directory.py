@@ -110,6 +110,11 @@ class Directory:
             return Outcome(checkpoint, Generation(0)), CompletedCheckpoint(checkpoint, None)
         if found is None:
             return None
+        return self.remember(found)
+
+    def remember(self, found: Manifest | Void) -> tuple[Outcome, CompletedCheckpoint | None]:
+        """What counts of an outcome that was read, or was just written: then it need not be read."""
+        checkpoint = found.checkpoint
         outcome = Outcome(checkpoint, found.generation, isinstance(found, Void))
         completed = None
         if isinstance(found, Manifest):

@@ -39,11 +39,11 @@ class Retirements:
     until just now, waits, and only the newest horizon is kept: what may go by an older one may go by it too.
     """
 
-    def __init__(self, store: Store, background: Background, timers: Timers) -> None:
+    def __init__(self, store: Store, directory: Directory, background: Background, timers: Timers) -> None:
         self._store = store
+        self._directory = directory
         self._background = background
         self._timers = timers
-        self._directory = Directory(store)
         self._is_under_way = False
         self._is_pausing = False
         self._waiting: Horizon | None = None

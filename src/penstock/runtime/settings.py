@@ -28,7 +28,7 @@ class WorkerSettings:
     """Recovered in-flight data that one worker holds in memory; the rest is read from the checkpoint in time."""
     slice_us: int = 4_000
     """How long one call into the operators of a chain should take."""
-    hurried_slice_us: int = 1_000
+    hurried_slice_us: int = 1000
     """The same while a checkpoint is in progress: its barriers wait for such calls, at every hop."""
     slice_rows_max: int = 131_072
     source_rows_max: int = 65_536

@@ -233,6 +233,16 @@ class TestRetention:
         assert {path for path in store.blobs if "/blobs/" in path} == {blob_of(3), blob_of(4)}
         assert retire(store, directory, horizon) == 0
 
+    def test_what_was_just_written_is_not_read(self) -> None:
+        store = Recording()
+        written, other = put(store, 1), put(store, 2)
+        directory = Directory(store)
+        directory.remember(written)
+        assert directory.contents().completed == Directory(store).contents().completed
+        manifests = [path for path in store.reads if path.endswith("manifest.json")]
+        assert manifests.count(paths.manifest(written.checkpoint)) == 1
+        assert manifests.count(paths.manifest(other.checkpoint)) == 2
+
     def test_each_kind_of_file_goes_in_one_call_and_durably_before_the_next(self) -> None:
         # I3: a manifest that is still there never names a blob that is gone.
         store = Recording()
@@ -284,7 +294,7 @@ class TestRetirements:
         self.timers = Timers(self.clock)
 
     def retirements(self, store: MemoryStore) -> Retirements:
-        return Retirements(store, self.background, self.timers)
+        return Retirements(store, Directory(store), self.background, self.timers)
 
     def pause(self) -> None:
         self.clock.us += 500_000
