@@ -134,6 +134,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         hurried_slice_us=rng.choice([200, 1000]),
         source_rows_max=rows,
         source_retry_ms=1,
+        source_rest_ms=rng.choice([0, 1]),
         # With many subtasks behind a slow sink, one that must stay aligned takes longer to pass a barrier on.
         late_barrier_timeout_ms=rng.choice([30, 300]) if parallelism <= 3 else 1000,
         heartbeat_ms=5,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from penstock.errors import OptionError
 
 MIB = 1024 * 1024
-_MAY_BE_ZERO = {"inline_bytes_max", "queue_ms_target"}
+_MAY_BE_ZERO = {"inline_bytes_max", "queue_ms_target", "source_rest_ms"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,9 @@ class WorkerSettings:
     source_rows_max: int = 65_536
     """How many records a source is asked for at once."""
     source_retry_ms: int = 5
-    """How long a source that has no records is left alone, at most; one that has few rests for a millisecond."""
+    """How long a source that has no records is left alone, at most."""
+    source_rest_ms: int = 1
+    """How long a source rests that had fewer records than it was asked for; 0 for not at all."""
     source_discovery_ms: int = 1_000
     """How often a source is asked for splits that have appeared."""
     late_barrier_timeout_ms: int = 60_000

@@ -215,16 +215,16 @@ class Subtask:
             if source.has_ended and self.chain.is_idle:
                 self._end()
             else:
+                self._rest(min(self._rest_ms, settings.source_retry_ms))
                 self._rest_ms = min(2 * self._rest_ms, settings.source_retry_ms)
-                self._rest(self._rest_ms)
             return False
         self._process(batch, 0, started_us)
         self._advance(source.watermark())
         self._rest_ms = 1
-        if batch.num_rows < rows_max and batch.nbytes < _SMALL_BYTES:
+        if batch.num_rows < rows_max and batch.nbytes < _SMALL_BYTES and settings.source_rest_ms:
             # It has kept up with whatever it reads from. Asked at once again it would have a record or two, and a
             # batch costs the same with two records as with a hundred.
-            self._rest(self._rest_ms)
+            self._rest(settings.source_rest_ms)
         return True
 
     def _read_splits(self, source: SourceStage, rows_max: int) -> pa.RecordBatch | None:

@@ -183,7 +183,7 @@ MUTANTS = (
         "As much waits in front of a shrunk window as in front of a whole one",
         OWN,
         _OUTPUT,
-        "min(self.bytes_max, self.credit.window_bytes)",
+        "min(self.bytes_max, self.credit.window_bytes // 2)",
         "self.bytes_max",
         "What the receiver does not hold the sender would hold, and checkpoints were as large as before.",
         seeds=0,

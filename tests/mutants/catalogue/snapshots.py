@@ -50,8 +50,8 @@ MUTANTS = (
         "Sinks are cut when their output is made durable and not at the cut",
         OWN,
         _SINK,
-        "_Once(self._writer.prepare())",
-        "_Once(lambda: self._writer.prepare()())",
+        "prepared = self._writer.prepare()",
+        "prepared = lambda: self._writer.prepare()()",
         "I1: output behind the cut is published, and produced again after a restore.",
     ),
     Mutant(

@@ -238,17 +238,17 @@ class TestOutput:
         assert (self.full, channel.queued_bytes) == (set(), CHUNK)
 
     def test_no_more_waits_here_than_the_receiver_wants_to_have_waiting(self) -> None:
-        channel = self.channel(window_bytes=4 * CHUNK, bytes_max=4 * CHUNK)
-        for number in range(6):
+        channel = self.channel(window_bytes=8 * CHUNK, bytes_max=8 * CHUNK)
+        for number in range(10):
             channel.send_batch(rows(number))
         assert (self.full, channel.queued_bytes) == (set(), 2 * CHUNK)
-        channel.grant(0, 2 * CHUNK)
+        channel.grant(0, 4 * CHUNK)
         assert (self.full, channel.queued_bytes) == ({ChannelId(5)}, 2 * CHUNK)
-        channel.grant(CHUNK, 2 * CHUNK)
+        channel.grant(CHUNK, 4 * CHUNK)
         assert (self.full, channel.queued_bytes) == (set(), CHUNK)
         channel.send_batch(rows(6))
         assert self.full == {ChannelId(5)}
-        channel.grant(0, 4 * CHUNK)
+        channel.grant(0, 8 * CHUNK)
         assert self.full == set(), "it has room again"
 
     def test_a_batch_that_waits_costs_what_the_window_is_when_it_leaves(self) -> None:

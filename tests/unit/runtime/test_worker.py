@@ -236,17 +236,33 @@ class TestSources:
         assert len(bench.transport.of(EndFrame)) == 1
         assert bench.transport.of(EndedFrame) == [EndedFrame(GENERATION, SubtaskId(READ, 1))]
 
-    def test_a_source_without_records_is_left_alone_for_a_moment(self) -> None:
+    def test_a_source_without_records_is_left_alone_for_longer_and_longer(self) -> None:
         source = Numbers({"a": [], "b": []}, is_bounded=False)
         bench = Bench(read(source), source_retry_ms=5).started()
-        bench.work()
-        assert not bench.worker.can_work
+        assert [self.rest_ms(bench) for _ in range(6)] == [1, 2, 4, 5, 5, 5]
         source.contents = {"a": [], "b": [1]}
-        bench.pass_time(4)
-        assert not bench.worker.can_work
-        bench.pass_time(1)
         bench.work()
         assert values([frame.batch for frame in bench.transport.of(BatchFrame)]) == [1]
+        assert self.rest_ms(bench) == 1, "it had a record since"
+
+    def rest_ms(self, bench: Bench) -> int:
+        """How long the source rests after this."""
+        bench.work()
+        for ms in range(1, 100):
+            assert not bench.worker.can_work
+            bench.pass_time(1)
+            if bench.worker.can_work:
+                return ms
+        raise AssertionError("it rests for ever")
+
+    @pytest.mark.parametrize(("asked", "at_once"), [(10, [1, 2]), (2, [1, 2, 3, 4])])
+    def test_a_source_that_had_fewer_records_than_it_was_asked_for_rests(self, asked: int, at_once: list[int]) -> None:
+        bench = Bench(read(Numbers({"a": [], "b": [1, 2, 3, 4]})), source_rows_max=asked, source_rest_ms=1).started()
+        bench.work()
+        assert values([frame.batch for frame in bench.transport.of(BatchFrame)]) == at_once
+        bench.pass_time(1)
+        bench.work()
+        assert values([frame.batch for frame in bench.transport.of(BatchFrame)]) == [1, 2, 3, 4]
 
     def test_splits_that_appear_are_found_after_a_while(self) -> None:
         class Appearing(Numbers):

@@ -320,8 +320,8 @@ class TestUnaligned:
         assert in_flight(bench, reports(bench)[1]) == {LEFT_IN: [[1]]}
 
     def test_a_checkpoint_behind_an_end_that_waits_for_credit_captures_what_is_in_front_of_it(self) -> None:
-        bench = Bench(join(Seen()), window_bytes=3 * ROW).started()
-        for number in range(5):
+        bench = Bench(join(Seen()), window_bytes=5 * ROW, slice_rows_max=1).started()
+        for number in range(7):
             bench.batch(LEFT, number, cost=0)
         bench.end(LEFT)
         bench.end(RIGHT)
@@ -329,9 +329,9 @@ class TestUnaligned:
         assert bench.transport.of(EndFrame) == []
         bench.trigger(unaligned(1))
         assert forwarded(bench) == [(1, True)]
-        assert in_flight(bench, reports(bench)[1]) == {OUT: [[3], [4]]}
+        assert in_flight(bench, reports(bench)[1]) == {OUT: [[5], [6]]}
         for _ in range(2):
-            bench.worker.deliver(CreditFrame(GENERATION, bench.channel(MAP, WRITE), ROW, 3 * ROW))
+            bench.worker.deliver(CreditFrame(GENERATION, bench.channel(MAP, WRITE), ROW, 5 * ROW))
         assert len(bench.transport.of(EndFrame)) == 1
 
     def test_an_aligned_barrier_leaves_in_front_of_an_end_that_waits_for_credit(self) -> None:
