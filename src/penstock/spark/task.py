@@ -5,6 +5,7 @@ Everything it needs comes in Spark's own closure, as an `Attempt`. There is no o
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -74,6 +75,8 @@ def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
     # Uploads run beside user code that may hold the interpreter: each time they come back from the disk they would
     # wait for as long as this, several times in a checkpoint.
     sys.setswitchinterval(_SWITCH_S)
+    # Modules and whatever else is there by now stays: the collector would look through all of it, between records.
+    gc.freeze()
     transport = ZmqTransport(number, attempt.secrets, address)
     mail = Mail(transport.wake)
     background = ThreadBackground(mail)
@@ -108,6 +111,7 @@ def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
     finally:
         background.close()
         transport.close()
+        gc.unfreeze()
 
 
 def _await_welcome(attempt: Attempt, transport: ZmqTransport, early: list[Frame]) -> WelcomeFrame | None:

@@ -57,7 +57,7 @@ class TestPace:
 def is_hurried(bench: Bench) -> bool:
     """Whether it is in a hurry, and not only was a moment ago."""
     bench.pass_time(_LINGER_MS)
-    return bench.worker.turn_us == bench.settings.hurried_slice_us
+    return bench.worker.turn_us == 0
 
 
 class TestOfAWorker:
@@ -77,7 +77,7 @@ class TestOfAWorker:
         bench = Bench(read(Numbers({}))).started()
         bench.trigger(barrier(1))
         assert bench.transport.of(AcknowledgeFrame)
-        assert bench.worker.turn_us == bench.settings.hurried_slice_us
+        assert bench.worker.turn_us == 0
         assert not is_hurried(bench)
 
     @pytest.mark.parametrize("first", ["announced", "reached"])
