@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 OURS = "Penstock"
 RUNS_MIN = 3
-LOAD_PER_CORE_MAX = 1.5
+BUSY_PART_MAX = 0.2
+"""Where more of the cores than this is in use by somebody else, figures are not worth much."""
 
 _FIGURE = re.compile(r"\b([a-z][a-z0-9_]*)=(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|nan)")
 _CHECKED = re.compile(r"\b(verified|counted)\b")
@@ -119,8 +120,8 @@ class Runs:
 
     figures: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    load: list[float] = field(default_factory=list)
-    """Load average before each run: what else the machine had to do."""
+    busy: list[float] = field(default_factory=list)
+    """How many cores were in use before each run: what else the machine had to do."""
     cores: int = 0
     date: str = ""
 
@@ -217,24 +218,20 @@ def _doubts(mine: Sequence[tuple[Case, Runs]]) -> list[str]:
     doubts = []
     if any(len(found) < RUNS_MIN for _, runs in mine for name, found in runs.figures.items() if name == OURS):
         doubts.append(f"There are cases with fewer than {RUNS_MIN} runs: not a measurement, only a sign.")
-    load = [value for _, runs in mine for value in runs.load]
+    busy = [value for _, runs in mine for value in runs.busy]
     cores = max(runs.cores for _, runs in mine)
-    # Before the first run nothing of ours is running; later the run before still echoes in the average.
-    if cores and load and statistics.median(load) > LOAD_PER_CORE_MAX * cores:
-        doubts.append(f"The machine was busy with other work: its {cores} cores had more to do than they could.")
+    if cores and busy and statistics.median(busy) > BUSY_PART_MAX * cores:
+        doubts.append(f"The machine was busy with other work: {statistics.median(busy):.1f} of its {cores} cores.")
     return doubts
 
 
 def _remarks(mine: Sequence[tuple[Case, Runs]]) -> list[str]:
-    load = [value for _, runs in mine for value in runs.load]
+    busy = [value for _, runs in mine for value in runs.busy]
     lines = [""]
-    if load:
-        dates = sorted({runs.date for _, runs in mine if runs.date})
-        low, middle, high = min(load), statistics.median(load), max(load)
-        lines += [
-            f"Measured {', '.join(dates)}; load average before the runs {low:.1f} … {middle:.1f} … {high:.1f}.",
-            "",
-        ]
+    dates = sorted({runs.date for _, runs in mine if runs.date})
+    if dates:
+        others = f"; at most {max(busy):.1f} cores were in use before a run" if busy else ""
+        lines += [f"Measured {', '.join(dates)}{others}.", ""]
     doubts = _doubts(mine)
     lines += [f"- {doubt}" for doubt in doubts] + ([""] if doubts else [])
     reasons = dict.fromkeys((name, why) for _, runs in mine for name, why in runs.missing.items())

@@ -10,6 +10,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -31,9 +32,21 @@ def run_case(case: Case, runs: int) -> Runs:
         for contender in case.contenders:
             if contender.name in found.missing or turn >= (contender.runs_max or runs):
                 continue
-            found.load.append(round(os.getloadavg()[0], 2))
+            found.busy.append(busy_cores())
             _run(contender, found)
     return found
+
+
+def busy_cores(seconds: float = 0.5) -> float:
+    """How many cores are in use right now, by anybody. The load average would still echo with the run before."""
+    before, cores = _idle_seconds(), os.cpu_count() or 1
+    time.sleep(seconds)
+    return round(max(0.0, cores - (_idle_seconds() - before) / seconds), 2)
+
+
+def _idle_seconds() -> float:
+    """For how long the cores together have had nothing to do."""
+    return float(Path("/proc/uptime").read_text().split()[1])
 
 
 def _run(contender: Contender, found: Runs) -> None:

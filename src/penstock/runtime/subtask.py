@@ -23,7 +23,7 @@ from penstock.runtime.chain import OperatorChain
 from penstock.runtime.frames import CreditFrame, EndedFrame
 from penstock.runtime.input_channel import InputChannel
 from penstock.runtime.items import BarrierItem, BatchItem, EndItem, WatermarkItem
-from penstock.runtime.joining import Joining
+from penstock.runtime.joining import SMALL_BYTES, Joining, joined
 from penstock.runtime.output_channel import OutputChannel
 from penstock.runtime.participation import Participation
 from penstock.runtime.recovery_figures import RecoveryFigures
@@ -35,8 +35,6 @@ from penstock.runtime.source_stage import SourceStage
 
 _ROW_BYTES = 64.0
 """What a record is taken to be as long as none has been seen."""
-_SMALL_BYTES = 65_536
-"""Batches up to this are put together: copying them costs less than a call for each of them."""
 
 
 class Subtask:
@@ -221,7 +219,7 @@ class Subtask:
         self._process(batch, 0, started_us)
         self._advance(source.watermark())
         self._rest_ms = 1
-        if batch.num_rows < rows_max and batch.nbytes < _SMALL_BYTES and settings.source_rest_ms:
+        if batch.num_rows < rows_max and batch.nbytes < SMALL_BYTES and settings.source_rest_ms:
             # It has kept up with whatever it reads from. Asked at once again it would have a record or two, and a
             # batch costs the same with two records as with a hundred.
             self._rest(settings.source_rest_ms)
@@ -284,16 +282,10 @@ class Subtask:
         return rows if bytes_max is None else max(1, min(rows, int(bytes_max / self._row_bytes)))
 
     def _read_batches(self, reading: InputChannel, front: BatchItem) -> None:
-        """Run the next records of a channel through the chain; where batches are small, of some more channels too.
-
-        What a call costs does not depend on how many small batches it was given at once.
-        """
+        """Run the next records of a channel through the chain; where batches are small, of some more channels too."""
         self._row_bytes = max(1.0, front.size / max(1, front.batch.num_rows))
-        taken = [(reading, reading.take_slice(self._rows_max()))]
-        if taken[0][1].size <= _SMALL_BYTES:
-            self._gather(taken, self._rows_max())
-        batches = [item.batch for _, item in taken]
-        batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        taken = self._joining.take(reading, self._readable, self._rows_max())
+        batch = joined([item.batch for _, item in taken])
         self._process(batch, reading.channel.edge.input, self._services.clock.now_us())
         bytes_least = int(self._fitting(self._slices.rows_max) * self._row_bytes) // len(self.inputs)
         for number, (channel, item) in enumerate(taken, 1):
@@ -302,21 +294,6 @@ class Subtask:
         for channel, _ in taken[1:]:
             self._settle(channel)
             self._list(channel)
-
-    def _gather(self, taken: list[tuple[InputChannel, BatchItem]], rows_max: int) -> None:
-        """Take more small batches that fit to the first one, from its channel and then from the others that wait."""
-        first, item = taken[0]
-        schema, rows = item.batch.schema, item.batch.num_rows
-        for channel in (first, *self._readable):
-            if channel.backlog is not None or channel.channel.edge.input != first.channel.edge.input:
-                continue
-            while channel.is_readable and isinstance(front := channel.queue[0], BatchItem):
-                rows += front.batch.num_rows
-                if rows > rows_max or front.size > _SMALL_BYTES or front.batch.schema != schema:
-                    return
-                if not self._joining.fits(schema):
-                    return
-                taken.append((channel, channel.take_slice(rows_max)))
 
     def _read(self, reading: InputChannel) -> None:
         item = reading.queue[0]

@@ -297,7 +297,7 @@ MUTANTS = (
     Mutant(
         "Batches of two inputs are put together",
         OWN,
-        _SUBTASK,
+        "runtime/joining.py",
         "if channel.backlog is not None or channel.channel.edge.input != first.channel.edge.input:",
         "if channel.backlog is not None:",
         "Records of the second input are worked on as if they were of the first.",
@@ -306,7 +306,7 @@ MUTANTS = (
     Mutant(
         "Live records are taken with others while recovered ones of their channel wait",
         OWN,
-        _SUBTASK,
+        "runtime/joining.py",
         "if channel.backlog is not None or channel.channel.edge.input != first.channel.edge.input:",
         "if channel.channel.edge.input != first.channel.edge.input:",
         "I2: recovered records come before live ones.",
@@ -330,7 +330,7 @@ MUTANTS = (
     Mutant(
         "Batches of different schemas are put together",
         OWN,
-        _SUBTASK,
+        "runtime/joining.py",
         " or front.batch.schema != schema:",
         ":",
         "Arrow refuses, and the pipeline fails for something that is allowed.",

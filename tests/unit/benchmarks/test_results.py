@@ -20,7 +20,8 @@ CONTENDERS = tuple(Contender(name, ("true",)) for name in (OURS, "Slow", "Quick"
 
 def made_up(bar: Bar, **rates: list[float]) -> tuple[Case, Runs]:
     case = Case("made up", "a case", CONTENDERS, (bar,), (("rate", "M rows/s"),))
-    return case, Runs({name: [{"rate": rate} for rate in each] for name, each in rates.items()}, load=[1.0, 3.0])
+    figures = {name: [{"rate": rate} for rate in each] for name, each in rates.items()}
+    return case, Runs(figures, busy=[0.1, 0.3], cores=2, date="2026-01-02")
 
 
 # --- judging ---
@@ -75,13 +76,14 @@ def test_without_a_peer_nothing_is_judged() -> None:
     assert bar.of({}) is None
 
 
-def test_the_details_show_losses_spread_load_and_who_is_missing() -> None:
+def test_the_details_show_losses_spread_what_else_was_running_and_who_is_missing() -> None:
     case, runs = made_up(Bar(Kind.RATIO, "rate", 5), Penstock=[1, 2, 3], Slow=[4])
     runs.missing["Quick"] = "there is no JDK here"
     text = "\n".join(details([(case, runs)]))
     assert "| a case | Penstock | 3 | 2.00 (1.00 … 3.00) |" in text
     assert "| a case | Slow | 1 | 4.00 |" in text
-    assert "load average before the runs 1.0 … 2.0 … 3.0" in text
+    assert "Measured 2026-01-02; at most 0.3 cores were in use before a run." in text
+    assert "busy with other work" not in text
     assert "- Quick is missing: there is no JDK here" in text
 
 
@@ -89,8 +91,8 @@ def test_figures_that_should_not_be_believed_say_so() -> None:
     case, runs = made_up(Bar(Kind.RATIO, "rate", 5), Penstock=[1, 2, 3], Slow=[4])
     runs.cores = 2
     assert not any(line.startswith("- ") for line in details([(case, runs)]))
-    runs.load = [9.0]
-    assert "- The machine was busy with other work" in "\n".join(details([(case, runs)]))
+    runs.busy = [0.9]
+    assert "- The machine was busy with other work: 0.9 of its 2 cores" in "\n".join(details([(case, runs)]))
     runs.figures[OURS].pop()
     assert "fewer than 3 runs" in "\n".join(details([(case, runs)]))
 
