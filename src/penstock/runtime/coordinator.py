@@ -236,9 +236,10 @@ class Coordinator:
             case WakeAt(at_ms):
                 delay_ms = max(0, at_ms - self._clock.now_ms())
                 self._timers.after(delay_ms, lambda: self._feed(Ticked(self._clock.now_ms())))
-            case FailJob() | StopFenced() | Finish():
-                if isinstance(action, Finish):
-                    self._retirements.finish()
+            case Finish():
+                self._retirements.finish()
+                self._ended(action)
+            case FailJob() | StopFenced():
                 self._ended(action)
             case _:
                 assert_never(action)

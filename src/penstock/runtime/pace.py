@@ -36,10 +36,15 @@ class Pace:
             self._calm_at_ms = self._clock.now_ms() + _LINGER_MS
 
     @property
-    def is_hurried(self) -> bool:
-        return bool(self._engaged) or self._clock.now_ms() < self._calm_at_ms
-
-    @property
     def slice_us(self) -> int:
         """How long one call into the operators of a chain should take now."""
         return self._settings.hurried_slice_us if self.is_hurried else self._settings.slice_us
+
+    @property
+    def turn_us(self) -> int:
+        """How long to work before looking at what has arrived; 0 for one slice, while a checkpoint is in progress."""
+        return 0 if self.is_hurried else self._settings.slice_us
+
+    @property
+    def is_hurried(self) -> bool:
+        return bool(self._engaged) or self._clock.now_ms() < self._calm_at_ms

@@ -41,7 +41,7 @@ class SlicePolicy:
         self._calls = self._rows = self._us = self._rows_squared = self._rows_us = 0.0
 
     def rows_within(self, us: int) -> int:
-        """How many records to give to a call that should take less time than usual."""
+        """How many records to give to a call that should take so long, which is as usual or less."""
         return max(1, min(self._rows_within(us), self.rows_max))
 
     def _rows_within(self, us: int) -> int:

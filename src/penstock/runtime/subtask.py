@@ -176,8 +176,10 @@ class Subtask:
         self.participation.on_announced(channel, barrier)
 
     def on_credit(self, channel: ChannelId, grant: int, window: int) -> None:
-        self.outputs[channel].grant(grant, window)
-        self._router.windows_changed()
+        output = self.outputs[channel]
+        if window != output.credit.window_bytes:
+            self._router.windows_changed()
+        output.grant(grant, window)
 
     # --- work ---
 
@@ -213,7 +215,7 @@ class Subtask:
             if source.has_ended and self.chain.is_idle:
                 self._end()
             else:
-                self._rest(min(self._rest_ms, settings.source_retry_ms))
+                self._rest(self._rest_ms)
                 self._rest_ms = min(2 * self._rest_ms, settings.source_retry_ms)
             return False
         self._process(batch, 0, started_us)
@@ -273,9 +275,7 @@ class Subtask:
 
     def _rows_max(self) -> int:
         """How many records the next call gets: what it does in a slice, and what its receivers have room for."""
-        pace = self._services.pace
-        rows = self._slices.rows_within(pace.slice_us) if pace.is_hurried else self._slices.rows_max
-        return self._fitting(rows)
+        return self._fitting(self._slices.rows_within(self._services.pace.slice_us))
 
     def _fitting(self, rows: int) -> int:
         bytes_max = self._router.batch_bytes_max

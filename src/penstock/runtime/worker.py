@@ -258,9 +258,7 @@ class Worker:
 
     @property
     def turn_us(self) -> int:
-        """How long to work before looking at what has arrived; 0 for one slice, while a checkpoint is in progress."""
-        pace = self._services.pace
-        return 0 if pace.is_hurried else pace.slice_us
+        return self._services.pace.turn_us
 
     def work(self) -> bool:
         """Let a subtask that has something to do work for one slice; False if none has."""

@@ -1,6 +1,7 @@
 """What runs inside a Spark task: one worker, from the first word to the driver until it is told to stop.
 
-Everything it needs comes in Spark's own closure, as an `Attempt`. There is no other channel for code.
+All that it needs comes in Spark's own closure, as an `Attempt`; there is no other channel for code. State does not: the
+checkpoint that it starts from it reads from the store.
 """
 
 from __future__ import annotations

@@ -13,16 +13,11 @@ from penstock.errors import CorruptBlob
 from penstock.protocol.manifest import Segment
 from penstock.storage.port import Data, Store
 
-INLINE_BYTES_MAX = 4096
-"""From here on a file is worth its price."""
-
 VERIFY_BYTES_MAX = 8 * 2**20
 """How much of a segment is in memory at a time while it is only checked."""
 
 
-def write_segments(
-    store: Store, path: str, parts: Sequence[Sequence[Data]], inline_bytes_max: int = INLINE_BYTES_MAX
-) -> list[Segment]:
+def write_segments(store: Store, path: str, parts: Sequence[Sequence[Data]], inline_bytes_max: int) -> list[Segment]:
     """Write each of `parts`, a list of buffers, as one segment; returns the segments in the same order.
 
     All go into one blob at `path`, or, if they are at most `inline_bytes_max` bytes together, into the segments

@@ -59,7 +59,7 @@ def add_checkpoint(
     checkpoint, written = CheckpointId(number), Generation(generation)
     subtask = SubtaskId(COUNTS, 0)
     store.create(paths.reserved(checkpoint), encode_reservation(Reservation(checkpoint, written)))
-    (segment,) = write_segments(store, paths.blob(checkpoint, written, subtask, BlobContent.STATE), [[content]])
+    (segment,) = write_segments(store, paths.blob(checkpoint, written, subtask, BlobContent.STATE), [[content]], 4096)
     states = tuple(StateSegment(COUNTS, "n", StateKind.KEYED, part, 7, 0, 128) for part in (segment, *refers_to))
     report = SubtaskReport(
         subtask,

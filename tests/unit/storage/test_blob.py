@@ -53,7 +53,7 @@ def test_segments_lie_one_behind_the_other_in_one_blob() -> None:
 @pytest.mark.parametrize(("total", "is_inline"), [(4096, True), (4097, False)])
 def test_few_bytes_are_inline_and_need_no_file(total: int, is_inline: bool) -> None:
     store = MemoryStore()
-    segments = write_segments(store, PATH, [[b"x" * 4000], [b"y" * (total - 4000)]])
+    segments = write_segments(store, PATH, [[b"x" * 4000], [b"y" * (total - 4000)]], 4096)
     assert [segment.inline is not None for segment in segments] == [is_inline, is_inline]
     assert [segment.path is None for segment in segments] == [is_inline, is_inline]
     assert bool(store.blobs) is not is_inline
@@ -68,7 +68,7 @@ def test_no_segments_at_all_write_no_file() -> None:
 def test_the_buffers_reach_the_store_uncopied() -> None:
     store = RecordingStore()
     buffers = [b"a" * 3000, memoryview(bytearray(3000)), pa.py_buffer(b"c" * 3000)]
-    segments = write_segments(store, PATH, [buffers[:1], buffers[1:]])
+    segments = write_segments(store, PATH, [buffers[:1], buffers[1:]], 4096)
     assert all(handed is buffer for handed, buffer in zip(store.handed, buffers, strict=True))
     assert [segment.length for segment in segments] == [3000, 6000]
 
@@ -93,7 +93,7 @@ def test_a_flipped_bit_is_found_in_its_segment_and_only_there(parts: list[list[b
 
 @given(st.binary(min_size=1, max_size=50), st.data())
 def test_a_flipped_bit_in_an_inline_segment_is_found(content: bytes, data: st.DataObject) -> None:
-    [segment] = write_segments(MemoryStore(), PATH, [[content]])
+    [segment] = write_segments(MemoryStore(), PATH, [[content]], 4096)
     damaged = bytearray(content)
     damaged[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(CorruptBlob, match="inline segment"):
