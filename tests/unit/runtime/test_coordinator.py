@@ -7,11 +7,13 @@ import pytest
 from penstock.ids import CheckpointId, Generation, WorkerId
 from penstock.plan.physical import plan
 from penstock.protocol.claims import Reservation
-from penstock.protocol.coordinator_events import StopFenced
+from penstock.protocol.coordinator_events import Finish, StopFenced
 from penstock.protocol.coordinator_state import Policy
+from penstock.protocol.manifest import SubtaskReport
 from penstock.protocol.manifest_codec import encode_reservation
 from penstock.runtime.coordinator import Coordinator, Ending
-from penstock.runtime.frames import ReadyFrame, TriggerFrame
+from penstock.runtime.directory import Directory
+from penstock.runtime.frames import AcknowledgeFrame, EndedFrame, ReadyFrame, TriggerFrame
 from penstock.runtime.takeover import Claimed
 from penstock.runtime.timers import Timers
 from penstock.storage import paths
@@ -19,17 +21,29 @@ from penstock.storage.memory import MemoryStore
 from tests.unit.runtime.fake_ports import ListTransport, ManualBackground, ManualClock, Numbers, read
 
 
+class Recording(MemoryStore):
+    """Notes what is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[str] = []
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        self.reads.append(path)
+        return super().read(path, offset, length)
+
+
 class Desk:
-    """A coordinator of generation 4 with one worker, and all that it touches."""
+    """A coordinator of generation 4 with one worker, and all that it touches. One checkpoint is retained."""
 
     def __init__(self) -> None:
         self.clock, self.transport, self.background = ManualClock(), ListTransport(), ManualBackground()
-        self.store, self.timers = MemoryStore(), Timers(self.clock)
+        self.store, self.timers = Recording(), Timers(self.clock)
         self.endings: list[Ending] = []
         self.coordinator = Coordinator(
             plan(read(Numbers({"a": [1]})), 1, workers=1),
             Claimed(Generation(4), CheckpointId(7)),
-            Policy(interval_ms=10),
+            Policy(interval_ms=10, retained=1),
             {},
             self.clock,
             self.transport,
@@ -38,6 +52,16 @@ class Desk:
             self.timers,
             self.endings.append,
         )
+
+    def complete(self, checkpoint: int) -> None:
+        """Let every subtask acknowledge a checkpoint, and the background do what follows."""
+        for subtask in sorted(self.coordinator.state.members):
+            self.coordinator.deliver(AcknowledgeFrame(Generation(4), CheckpointId(checkpoint), SubtaskReport(subtask)))
+        self.background.run()
+
+    @property
+    def manifests(self) -> list[CheckpointId]:
+        return Directory(self.store).ids(paths.PathKind.MANIFEST)
 
 
 def test_frames_of_another_generation_count_for_nothing() -> None:
@@ -59,3 +83,20 @@ def test_an_id_that_another_generation_has_reserved_ends_this_one(owner: int, is
     assert desk.transport.of(TriggerFrame)
     desk.background.run()
     assert [isinstance(ending, StopFenced) for ending in desk.endings] == [True] * is_fenced
+
+
+def test_older_checkpoints_go_without_being_read_and_at_the_end_nobody_waits_for_the_pause() -> None:
+    desk = Desk()
+    desk.coordinator.deliver(ReadyFrame(Generation(4), WorkerId(0)))
+    desk.clock.advance(10)
+    desk.timers.fire()
+    desk.background.run()
+    desk.complete(7)
+    assert desk.manifests == [7]
+    # The retirement after checkpoint 7 is over, and the next one would have to wait for a while.
+    for subtask in sorted(desk.coordinator.state.members):
+        desk.coordinator.deliver(EndedFrame(Generation(4), subtask))
+    desk.complete(8)
+    assert [isinstance(ending, Finish) for ending in desk.endings] == [True]
+    assert desk.manifests == [8]
+    assert not [path for path in desk.store.reads if path.endswith("manifest.json")]
