@@ -194,7 +194,8 @@ def _phase(at: _At) -> str:
         return state.stop.name.capitalize()
     if state.publishing is not None:
         return "Publishing"
-    return type(state.pending).__name__ if state.pending is not None else "NoAttempt"
+    phases = [type(each).__name__ for each in (state.deciding, state.collecting) if each is not None]
+    return "And".join(phases) or "NoAttempt"
 
 
 def _report(member: SubtaskId, has_output: bool) -> SubtaskReport:
@@ -214,11 +215,12 @@ def _coordinator_offers(at: _At) -> Iterator[tuple[str, events.Event]]:
     if state.reserving is not None:
         yield "IdReserved", events.IdReserved(state.reserving.checkpoint, now)
         yield "ReservationLost", events.ReservationLost(state.reserving.checkpoint, now)
-    if not state.queue and state.pending is None:
+    if not state.queue and state.collecting is None and state.deciding is None:
         for kind in states.RequestKind:
             request = states.Request(states.RequestId(1), kind)
             yield f"CheckpointRequested ({kind.value})", events.CheckpointRequested(request, now)
-    yield from _pending_offers(state, now)
+    yield from _collecting_offers(state, now)
+    yield from _deciding_offers(state, now)
     if state.publishing is not None:
         checkpoint = state.publishing.permit.checkpoint
         yield "Committed", events.Committed(checkpoint, now)
@@ -227,29 +229,36 @@ def _coordinator_offers(at: _At) -> Iterator[tuple[str, events.Event]]:
         yield "InputEnded", events.InputEnded(member, now)
 
 
-def _pending_offers(state: states.State, now: int) -> Iterator[tuple[str, events.Event]]:
-    pending = state.pending
-    if pending is None:
+def _collecting_offers(state: states.State, now: int) -> Iterator[tuple[str, events.Event]]:
+    collecting = state.collecting
+    if collecting is None:
         return
-    checkpoint = pending.attempt.barrier.checkpoint
+    checkpoint = collecting.attempt.barrier.checkpoint
     yield "CancelRequested", events.CancelRequested(checkpoint, now)
-    if isinstance(pending, states.Collecting):
-        which = "the last one" if len(pending.waiting) == 1 else "others are missing"
-        for member in sorted(pending.waiting):
-            for has_output in (False, True) if member.chain == "sink" else (False,):
-                report = _report(member, has_output)
-                yield f"Acknowledged ({which})", events.Acknowledged(checkpoint, state.generation, report, now)
-        for reason in (DeclineReason.STORAGE_FAILED, DeclineReason.SUBTASK_NOT_READY):
-            words = "counted" if reason.is_counted else "not counted"
-            declined = events.Declined(checkpoint, state.generation, _MEMBERS[0], reason, "", now)
-            yield f"Declined ({words})", declined
+    which = "the last one" if len(collecting.waiting) == 1 else "others are missing"
+    for member in sorted(collecting.waiting):
+        for has_output in (False, True) if member.chain == "sink" else (False,):
+            report = _report(member, has_output)
+            yield f"Acknowledged ({which})", events.Acknowledged(checkpoint, state.generation, report, now)
+    for reason in (DeclineReason.STORAGE_FAILED, DeclineReason.SUBTASK_NOT_READY) if collecting.waiting else ():
+        words = "counted" if reason.is_counted else "not counted"
+        declined = events.Declined(checkpoint, state.generation, _MEMBERS[0], reason, "", now)
+        yield f"Declined ({words})", declined
+
+
+def _deciding_offers(state: states.State, now: int) -> Iterator[tuple[str, events.Event]]:
+    deciding = state.deciding
+    if deciding is None:
         return
+    checkpoint = deciding.manifest.checkpoint
+    if state.collecting is None:
+        yield "CancelRequested", events.CancelRequested(checkpoint, now)
     yield "ManifestWritten", events.ManifestWritten(checkpoint, now)
     yield "ManifestFailed", events.ManifestFailed(checkpoint, "no answer", now)
     yield "OutcomeFound (own manifest)", events.OutcomeFound(Outcome(checkpoint, state.generation), now)
     other = Outcome(checkpoint, Generation(state.generation + 1), is_void=True)
     yield "OutcomeFound (another generation's)", events.OutcomeFound(other, now)
-    if isinstance(pending, states.Settling):
+    if isinstance(deciding, states.Settling):
         yield "CheckpointVoided", events.CheckpointVoided(checkpoint, now)
         yield "VoidFailed", events.VoidFailed(checkpoint, "no answer", now)
 
@@ -261,16 +270,21 @@ def _coordinator_step(at: _At, event: events.Event) -> tuple[_At, tuple[events.A
 
 def _coordinator_key(at: _At) -> Hashable:
     """States that differ in nothing but times, ids and history are explored once."""
-    state, pending = at.state, at.state.pending
-    waiting = pending.waiting if isinstance(pending, states.Collecting) else None
-    has_output = isinstance(pending, states.Writing | states.Settling) and any(
-        report.committables for report in pending.manifest.reports
+    state, collecting, deciding = at.state, at.state.collecting, at.state.deciding
+    waiting = collecting.waiting if collecting is not None else None
+    has_output = tuple(
+        any(report.committables for report in reports)
+        for reports in (
+            collecting.reports if collecting is not None else (),
+            deciding.manifest.reports if deciding is not None else (),
+        )
     )
-    is_drain = pending is not None and pending.attempt.barrier.is_drain
+    attempts = (each.attempt for each in (collecting, deciding) if each is not None)
+    is_drain = tuple(attempt.barrier.is_drain for attempt in attempts)
     is_final = state.publishing is not None and state.publishing.is_final
     asked = tuple(request.kind for request in state.queue)
     errands = [each.errand for each in (state.reserving, state.publishing) if each is not None]
-    errands += [pending.errand] if isinstance(pending, states.Settling) else []
+    errands += [deciding.errand] if isinstance(deciding, states.Settling) else []
     to_be_tried_again = tuple(errand.retry_at_ms is not None for errand in errands)
     used = min(len(state.history), _ATTEMPTS_MAX)
     return (

@@ -230,6 +230,8 @@ def _check_lateness(cluster: Cluster, manifest: Manifest, channel: Channel, cloc
 
 def _check_bounds(cluster: Cluster, manifest: Manifest) -> None:
     """I7: queues stay within their credit and backpressure, captures within their budget."""
+    has_begun_another = _has_begun_another(cluster, manifest)
+    cluster.overlaps += has_begun_another
     settings = cluster.scenario.worker
     for _, worker in cluster.driver.live_workers():
         for subtask in worker.subtasks.values():
@@ -246,8 +248,17 @@ def _check_bounds(cluster: Cluster, manifest: Manifest) -> None:
                     cluster.world.violation(f"credit of {leaving.channel} is {leaving.credit.available}")
                 if cluster.topology.is_linear and leaving.queued_bytes > output_bytes_max:
                     cluster.world.violation(f"I7 bounds: {leaving.queued_bytes} bytes wait on {leaving.channel}")
-        if worker.generation == manifest.generation:
+        if worker.generation == manifest.generation and not has_begun_another:
             _check_released(cluster, worker)
+
+
+def _has_begun_another(cluster: Cluster, manifest: Manifest) -> bool:
+    """Whether a later checkpoint was triggered while this manifest was written: workers may hold something for it."""
+    coordinator = cluster.driver.supervisor.coordinator
+    if coordinator is None:
+        return False
+    later = [record for record in coordinator.history if record.checkpoint > manifest.checkpoint]
+    return coordinator.state.collecting is not None or bool(later)
 
 
 def _check_captured(cluster: Cluster) -> None:

@@ -184,6 +184,8 @@ class Cluster:
         self.restores = 0
         self.restores_inflight = 0
         """Of these, from checkpoints that held in-flight data."""
+        self.overlaps = 0
+        """Checkpoints whose manifest appeared when the next one had begun."""
         self.is_rotten = False
         self._writes_fail_until_us = 0
         self._driver_dies_at: tuple[int, bool] | None = None

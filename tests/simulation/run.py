@@ -28,6 +28,7 @@ class Result:
     crashes: int = 0
     restores: int = 0
     restores_inflight: int = 0
+    overlaps: int = 0
     violations: list[str] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
 
@@ -48,6 +49,7 @@ def run_seed(seed: int, only: str | None = None, is_verbose: bool = False) -> Re
     result.completed = len(cluster.manifests)
     result.crashes, result.restores = cluster.crashes, cluster.restores
     result.restores_inflight = cluster.restores_inflight
+    result.overlaps = cluster.overlaps
     for manifest in cluster.manifests:
         result.unaligned += any(report.cut is not Cut.ALIGNED for report in manifest.reports)
         result.inflight_bytes += sum(report.figures.inflight_bytes for report in manifest.reports)
@@ -85,6 +87,7 @@ class Summary:
     with_restored: int = 0
     crashes: int = 0
     restores: int = 0
+    overlaps: int = 0
     failed: list[Result] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
 
@@ -97,6 +100,7 @@ class Summary:
         self.with_restored += result.restores_inflight > 0
         self.crashes += result.crashes
         self.restores += result.restores
+        self.overlaps += result.overlaps
         if result.violations:
             self.failed.append(result)
 
@@ -104,6 +108,7 @@ class Summary:
         took = time.monotonic() - self.started
         return (
             f"seeds {self.seeds}, checkpoints completed {self.completed}, unaligned {self.unaligned}, "
+            f"followed by the next before their manifest {self.overlaps}, "
             f"in-flight bytes captured {self.inflight_bytes} (in {self.with_inflight} seeds, "
             f"restored in {self.with_restored}), crashes {self.crashes}, restores {self.restores}, "
             f"violations {len(self.failed)}; "

@@ -53,6 +53,7 @@ def test_more_than_half_of_the_runs_capture_in_flight_data() -> None:
         summary.add(run_seed(seed))
     assert not summary.failed, story_of(list(summary.failed))
     assert 2 * summary.with_inflight > summary.seeds
+    assert summary.overlaps > 0, "no checkpoint began while the manifest of the one before was written"
 
 
 def test_a_seed_always_tells_the_same_story() -> None:

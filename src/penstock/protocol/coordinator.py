@@ -1,15 +1,17 @@
 """The coordinator: decides when a checkpoint begins, whether it completes, and what follows from that.
 
-    idle --trigger--> Collecting --all acknowledged--> Writing --manifest durable--> Publishing --committed--> idle
-                          |                               |                              ^
-                          | declined, expired, cancelled  | failed, expired, cancelled   | the manifest was there
-                          v                               v                              |
-                        idle <-- void outcome created -- Settling -----------------------'
+    trigger--> Collecting --all acknowledged--> Writing --manifest durable--> Publishing --committed--> over
+                   |                               |                              ^
+                   | declined, expired, cancelled  | failed, expired, cancelled   | the manifest was there
+                   v                               v                              |
+                 over <-- void outcome created -- Settling -----------------------'
 
-One checkpoint at a time, in every mode. A second one in flight would capture the same queues again, its barriers would
-wait behind the first one's, and commits would need an order of their own; a checkpoint that is slow is made faster by
-letting it overtake records, not by starting another. An attempt is over when its output is published, because only then
-can the newest checkpoint be the only one whose output is in doubt after a crash (`protocol.commit`).
+One checkpoint at a time is in the pipeline, in every mode. A second one would capture the same queues again, and its
+barriers would wait behind the first one's; a checkpoint that is slow is made faster by letting it overtake records, not
+by starting another. But once everybody has acknowledged, the workers are done with it: while its manifest is written,
+the next one may be collected, if the manifest leaves nothing to publish. Manifests are written one after the other,
+each when the outcome of the one before is known, and none before that one's output is published: so only the newest
+checkpoint can be in doubt after a crash (`protocol.commit`).
 
 Rules:
 
@@ -67,6 +69,7 @@ from penstock.protocol.coordinator_events import (
 )
 from penstock.protocol.coordinator_state import (
     Collecting,
+    Deciding,
     Errand,
     Policy,
     Publishing,
@@ -109,8 +112,10 @@ def step(state: State, event: Event) -> Step:
     if state.stop is not None:
         return state, _after_the_end(state.stop, event)
     state, actions = _handle(state, event)
-    state, trigger = trigger_if_due(state, event.now_ms)
-    return order_wake_up(state, (*actions, *trigger))
+    for look_after in (_write_if_its_turn, trigger_if_due):
+        state, more = look_after(state, event.now_ms)
+        actions += more
+    return order_wake_up(state, actions)
 
 
 def _handle(state: State, event: Event) -> Step:
@@ -166,21 +171,31 @@ def _on_ticked(state: State, event: Ticked) -> Step:
     if state.wake_at_ms is not None and event.now_ms >= state.wake_at_ms:
         state = replace(state, wake_at_ms=None)
     actions: tuple[Action, ...] = ()
-    for look_after in (_expire, _pursue_reservation, _pursue_void, _pursue_commit):
+    for look_after in (_expire_deciding, _expire_collecting, _pursue_reservation, _pursue_void, _pursue_commit):
         state, more = look_after(state, event.now_ms)
         actions += more
     return state, actions
 
 
-def _expire(state: State, now_ms: int) -> Step:
-    pending = state.pending
-    if pending is None or isinstance(pending, Settling) or now_ms < pending.attempt.expires_at_ms:
+def _expire_deciding(state: State, now_ms: int) -> Step:
+    if not isinstance(writing := state.deciding, Writing) or now_ms < writing.attempt.expires_at_ms:
         return state, ()
-    if isinstance(pending, Collecting):
-        missing = f"no acknowledgement from {_some_of(pending.waiting)} within {state.policy.expiry_ms} ms"
-        return decline(state, pending.attempt, pending.reports, DeclineReason.EXPIRED, missing, now_ms)
     late = f"the manifest was not written within {state.policy.expiry_ms} ms of the trigger"
-    return settle(state, pending, DeclineReason.EXPIRED, late, now_ms)
+    return settle(state, writing, DeclineReason.EXPIRED, late, now_ms)
+
+
+def _expire_collecting(state: State, now_ms: int) -> Step:
+    collecting = state.collecting
+    if collecting is None or now_ms < collecting.attempt.expires_at_ms:
+        return state, ()
+    missing = f"no acknowledgement from {_some_of(collecting.waiting)} within {state.policy.expiry_ms} ms"
+    held_up = f"the outcome of the checkpoint before was not known within {state.policy.expiry_ms} ms of the trigger"
+    return _give_up(state, collecting, DeclineReason.EXPIRED, missing if collecting.waiting else held_up, now_ms)
+
+
+def _give_up(state: State, collecting: Collecting, reason: DeclineReason, detail: str, now_ms: int) -> Step:
+    state = replace(state, collecting=None)
+    return decline(state, collecting.attempt, collecting.reports, reason, detail, now_ms)
 
 
 def _pursue_reservation(state: State, now_ms: int) -> Step:
@@ -192,9 +207,9 @@ def _pursue_reservation(state: State, now_ms: int) -> Step:
 
 
 def _pursue_void(state: State, now_ms: int) -> Step:
-    if not isinstance(settling := state.pending, Settling):
+    if not isinstance(settling := state.deciding, Settling):
         return state, ()
-    tried_again = replace(state, pending=replace(settling, errand=_under_way(settling.errand)))
+    tried_again = replace(state, deciding=replace(settling, errand=_under_way(settling.errand)))
     what = f"the void outcome of checkpoint {settling.manifest.checkpoint}"
     return _pursue(state, settling.errand, tried_again, void(settling.manifest), what, now_ms)
 
@@ -245,19 +260,20 @@ def _on_requested(state: State, event: CheckpointRequested) -> Step:
 
 
 def _on_cancel(state: State, event: CancelRequested) -> Step:
-    pending = state.pending
-    if pending is None or event.checkpoint not in (None, pending.attempt.barrier.checkpoint):
-        return state, (Refused(f"cancelling checkpoint {event.checkpoint or 'in progress'}", _NOT_IN_PROGRESS),)
+    in_progress = (each for each in (state.collecting, state.deciding) if each is not None)
+    meant = (each for each in in_progress if event.checkpoint in (None, each.attempt.barrier.checkpoint))
     detail = "on request"
-    match pending:
-        case Collecting():
-            return decline(state, pending.attempt, pending.reports, DeclineReason.CANCELLED, detail, event.now_ms)
-        case Writing():
-            return settle(state, pending, DeclineReason.CANCELLED, detail, event.now_ms)
+    match next(meant, None):
+        case None:
+            return state, (Refused(f"cancelling checkpoint {event.checkpoint or 'in progress'}", _NOT_IN_PROGRESS),)
+        case Collecting() as collecting:
+            return _give_up(state, collecting, DeclineReason.CANCELLED, detail, event.now_ms)
+        case Writing() as writing:
+            return settle(state, writing, DeclineReason.CANCELLED, detail, event.now_ms)
         case Settling():
             return state, ()
-        case _:
-            assert_never(pending)
+        case _ as never:
+            assert_never(never)
 
 
 def _on_input_ended(state: State, event: InputEnded) -> Step:
@@ -278,11 +294,7 @@ def _on_acknowledged(state: State, event: Acknowledged) -> Step:
         return state, (Refused(_acknowledgement(event), "it has acknowledged before"),)
     waiting = collecting.waiting - {subtask}
     reports = (*collecting.reports, event.report)
-    if waiting:
-        return replace(state, pending=replace(collecting, waiting=waiting, reports=reports)), ()
-    manifest = _manifest(state, collecting.attempt.barrier, reports, event.now_ms)
-    path = next((request.path for request in collecting.attempt.requests), None)
-    return replace(state, pending=Writing(collecting.attempt, manifest)), (WriteManifest(manifest, path),)
+    return replace(state, collecting=replace(collecting, waiting=waiting, reports=reports)), ()
 
 
 def _on_declined(state: State, event: Declined) -> Step:
@@ -290,19 +302,20 @@ def _on_declined(state: State, event: Declined) -> Step:
     if isinstance(collecting, str):
         return state, (Refused(_decline_of(event), collecting),)
     detail = f"{event.subtask}: {event.detail}" if event.detail else str(event.subtask)
-    return decline(state, collecting.attempt, collecting.reports, event.reason, detail, event.now_ms)
+    return _give_up(state, collecting, event.reason, detail, event.now_ms)
 
 
 def _collecting(state: State, checkpoint: CheckpointId, generation: Generation, subtask: SubtaskId) -> Collecting | str:
     """The attempt that `subtask` may speak about, or why it may not (I6, I12)."""
-    pending = state.pending
     if generation != state.generation:
         return f"it is of generation {generation} and this is {state.generation}"
     if subtask not in state.members:
         return _NOT_A_MEMBER
-    if pending is None or pending.attempt.barrier.checkpoint != checkpoint:
-        return _NOT_IN_PROGRESS
-    return pending if isinstance(pending, Collecting) else "everybody has acknowledged already"
+    if (collecting := state.collecting) is not None and collecting.attempt.barrier.checkpoint == checkpoint:
+        return collecting if collecting.waiting else _ALL_ACKNOWLEDGED
+    if state.deciding is not None and state.deciding.manifest.checkpoint == checkpoint:
+        return _ALL_ACKNOWLEDGED
+    return _NOT_IN_PROGRESS
 
 
 def _manifest(state: State, barrier: Barrier, reports: tuple[SubtaskReport, ...], now_ms: int) -> Manifest:
@@ -321,41 +334,53 @@ def _manifest(state: State, barrier: Barrier, reports: tuple[SubtaskReport, ...]
 # --- writing, settling, publishing ---
 
 
+def _write_if_its_turn(state: State, now_ms: int) -> Step:
+    """Write the manifest of an attempt that everybody has acknowledged, unless the one before is undecided."""
+    collecting = state.collecting
+    if collecting is None or collecting.waiting or state.deciding is not None:
+        return state, ()
+    manifest = _manifest(state, collecting.attempt.barrier, collecting.reports, now_ms)
+    path = next((request.path for request in collecting.attempt.requests), None)
+    state = replace(state, collecting=None, deciding=Writing(collecting.attempt, manifest))
+    return state, (WriteManifest(manifest, path),)
+
+
 def _on_store(state: State, event: ManifestWritten | ManifestFailed | CheckpointVoided | VoidFailed) -> Step:
-    pending = state.pending
-    if not isinstance(pending, Writing | Settling) or pending.manifest.checkpoint != event.checkpoint:
+    deciding = state.deciding
+    if deciding is None or deciding.manifest.checkpoint != event.checkpoint:
         return state, (Refused(f"news of the outcome of checkpoint {event.checkpoint}", _NOT_IN_PROGRESS),)
     match event:
         case ManifestWritten():
             # Also while settling: it was created before the void outcome could be, so the checkpoint exists.
-            return complete(state, pending.attempt, pending.manifest, event.now_ms)
+            return complete(state, deciding.attempt, deciding.manifest, event.now_ms)
         case ManifestFailed():
-            return _on_manifest_failed(state, pending, event)
+            return _on_manifest_failed(state, deciding, event)
         case CheckpointVoided():
-            return _on_voided(state, pending, event.now_ms)
+            return _on_voided(state, deciding, event.now_ms)
         case VoidFailed():
-            return _on_void_failed(state, pending, event)
+            return _on_void_failed(state, deciding, event)
         case _:
             assert_never(event)
 
 
-def _on_manifest_failed(state: State, pending: Writing | Settling, event: ManifestFailed) -> Step:
-    if isinstance(pending, Settling):
+def _on_manifest_failed(state: State, deciding: Deciding, event: ManifestFailed) -> Step:
+    if isinstance(deciding, Settling):
         return state, ()
-    return settle(state, pending, DeclineReason.MANIFEST_FAILED, event.error, event.now_ms)
+    return settle(state, deciding, DeclineReason.MANIFEST_FAILED, event.error, event.now_ms)
 
 
-def _on_voided(state: State, pending: Writing | Settling, now_ms: int) -> Step:
-    if isinstance(pending, Writing):
-        raise ProtocolViolation(f"checkpoint {pending.manifest.checkpoint} was voided while its manifest was written")
-    return decline(state, pending.attempt, pending.manifest.reports, pending.reason, pending.detail, now_ms)
+def _on_voided(state: State, deciding: Deciding, now_ms: int) -> Step:
+    if isinstance(deciding, Writing):
+        raise ProtocolViolation(f"checkpoint {deciding.manifest.checkpoint} was voided while its manifest was written")
+    state = replace(state, deciding=None)
+    return decline(state, deciding.attempt, deciding.manifest.reports, deciding.reason, deciding.detail, now_ms)
 
 
-def _on_void_failed(state: State, pending: Writing | Settling, event: VoidFailed) -> Step:
-    if isinstance(pending, Writing):
-        raise ProtocolViolation(f"nobody asked to void checkpoint {pending.manifest.checkpoint}")
-    errand = pending.errand.failed(state.policy, event.error, event.now_ms)
-    return replace(state, pending=replace(pending, errand=errand)), ()
+def _on_void_failed(state: State, deciding: Deciding, event: VoidFailed) -> Step:
+    if isinstance(deciding, Writing):
+        raise ProtocolViolation(f"nobody asked to void checkpoint {deciding.manifest.checkpoint}")
+    errand = deciding.errand.failed(state.policy, event.error, event.now_ms)
+    return replace(state, deciding=replace(deciding, errand=errand)), ()
 
 
 def _on_outcome_found(state: State, event: OutcomeFound) -> Step:
@@ -384,6 +409,7 @@ def _on_commit(state: State, event: Committed | CommitFailed) -> Step:
 # --- words ---
 
 _NOT_IN_PROGRESS = "that checkpoint is not in progress"
+_ALL_ACKNOWLEDGED = "everybody has acknowledged already"
 _NOT_A_MEMBER = "it is not a member of this pipeline"
 
 

@@ -38,7 +38,7 @@ from penstock.protocol.retention import Horizon
 def settle(state: State, writing: Writing, reason: DeclineReason, detail: str, now_ms: int) -> Step:
     """Give up an attempt whose manifest may exist: the store decides, by what it creates first."""
     settling = Settling(writing.attempt, writing.manifest, reason, detail, Errand(now_ms))
-    return replace(state, pending=settling), (void(writing.manifest),)
+    return replace(state, deciding=settling), (void(writing.manifest),)
 
 
 def void(manifest: Manifest) -> VoidCheckpoint:
@@ -49,7 +49,7 @@ def complete(state: State, attempt: Attempt, manifest: Manifest, now_ms: int) ->
     """The manifest is durable: the checkpoint exists, whatever anybody had wanted (I3)."""
     checkpoint = manifest.checkpoint
     record = _record(attempt, Status.COMPLETED, manifest.reports, now_ms)
-    state = replace(_remember(state, record), pending=None, newest=checkpoint, failures=0, setbacks=0)
+    state = replace(_remember(state, record), deciding=None, newest=checkpoint, failures=0, setbacks=0)
     permit = decide_commit(manifest, ManifestDurable(checkpoint, manifest.generation), state.generation)
     announce = AnnounceCompleted(checkpoint)
     if permit is None:
@@ -64,7 +64,8 @@ def conclude(state: State, requests: tuple[Request, ...], now_ms: int, *, is_fin
     replies = answers(requests, RequestCompleted(state.newest))
     in_use = frozenset({state.restored} - {NO_CHECKPOINT})
     retire = Retire(Horizon(state.generation, state.newest, state.policy.retained, in_use))
-    state = replace(state, pause_until_ms=now_ms + state.policy.pause_ms_min)
+    # The backoff may be that of the next one already, which has failed meanwhile.
+    state = replace(state, pause_until_ms=max(now_ms + state.policy.pause_ms_min, state.backoff_until_ms))
     if not is_final:
         return state, (*replies, retire)
     state, actions = stop_for(state, Stop.FINISHED, Finish(state.newest), f"finished with checkpoint {state.newest}")
@@ -79,13 +80,12 @@ def decline(
     detail: str,
     now_ms: int,
 ) -> Step:
-    """End an attempt that certainly has no manifest; everybody forgets it, and the next one may come."""
+    """End an attempt that certainly has no manifest, and that the caller has taken out of `state`."""
     record = _record(attempt, Status.DECLINED, reports, now_ms, reason, detail)
     setbacks = state.setbacks + 1
     backoff_ms = state.policy.backoff_after(setbacks)
     state = replace(
         _remember(state, record),
-        pending=None,
         failures=state.failures + reason.is_counted,
         setbacks=setbacks,
         due_at_ms=_due_after_decline(state, attempt, reason, now_ms),
@@ -115,11 +115,14 @@ def fenced(state: State, why: str) -> Step:
 def stop_for(state: State, how: Stop, order: Action, detail: str) -> Step:
     """Nothing is decided any more; whoever still waits for an answer gets one, after the order itself."""
     unanswered = (
-        *(state.pending.attempt.requests if state.pending else ()),
+        *(state.deciding.attempt.requests if state.deciding else ()),
+        *(state.collecting.attempt.requests if state.collecting else ()),
         *(state.publishing.requests if state.publishing else ()),
         *state.queue,
     )
-    state = replace(state, stop=how, pending=None, publishing=None, queue=(), reserving=None, wake_at_ms=None)
+    state = replace(
+        state, stop=how, collecting=None, deciding=None, publishing=None, queue=(), reserving=None, wake_at_ms=None
+    )
     return state, (order, *answers(unanswered, RequestDeclined(DeclineReason.DRAINED, detail)))
 
 
@@ -128,7 +131,9 @@ def answers(requests: Iterable[Request], result: RequestResult) -> tuple[Action,
 
 
 def _remember(state: State, record: AttemptRecord) -> State:
-    return replace(state, history=(*state.history, record)[-state.policy.history_max :])
+    # By id, not by their ends: one can be declined while the manifest of the one before is written.
+    history = sorted((*state.history, record), key=lambda each: each.checkpoint)
+    return replace(state, history=tuple(history[-state.policy.history_max :]))
 
 
 def _record(

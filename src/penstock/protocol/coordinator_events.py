@@ -237,7 +237,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class AnnounceCompleted:
-    """To every worker. Comes before the barrier of any later checkpoint, and must arrive before it."""
+    """To every worker, for its sources. The barrier of the next checkpoint may be on its way already."""
 
     checkpoint: CheckpointId
 

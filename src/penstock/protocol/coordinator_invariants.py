@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from penstock.errors import ProtocolViolation
-from penstock.protocol.coordinator_state import Collecting, Pending, Settling, State, Stop
+from penstock.ids import SubtaskId
+from penstock.protocol.coordinator_state import Attempt, Deciding, Settling, State, Stop
+from penstock.protocol.manifest import SubtaskReport, committables_of
 
 
 def check(state: State) -> None:
@@ -24,7 +26,7 @@ def _conditions(state: State) -> Iterator[tuple[bool, str]]:
     yield state.ended <= state.members, "somebody ended who is no member"
     yield len(state.queue) <= policy.requests_max, "too many requests wait"
     yield len(state.history) <= policy.history_max, "too much history"
-    yield state.pending is None or state.publishing is None, "two checkpoints at a time"
+    yield state.publishing is None or not (state.collecting or state.deciding), "begun before the last was published"
     yield state.backoff_until_ms <= state.pause_until_ms, "the interval would not wait for the backoff"
     yield state.failures <= state.setbacks, "more failures than attempts that did not complete"
     yield state.stop is Stop.FAILED or state.failures <= policy.failures_tolerable, "too many failures borne"
@@ -34,7 +36,7 @@ def _conditions(state: State) -> Iterator[tuple[bool, str]]:
         yield from _conditions_while_running(state, max(ids, default=state.restored))
     else:
         yield (
-            not (state.pending or state.publishing or state.queue or state.reserving),
+            not (state.collecting or state.deciding or state.publishing or state.queue or state.reserving),
             "something goes on after the end",
         )
 
@@ -46,29 +48,44 @@ def _conditions_while_running(state: State, last_used: int) -> Iterator[tuple[bo
     if state.publishing is not None:
         yield state.publishing.permit.checkpoint == state.newest, "I4: what is published is not the newest checkpoint"
         yield state.publishing.permit.generation == state.generation, "I6: a permit of another generation"
-    if state.pending is not None:
-        yield from _conditions_on_pending(state, state.pending, upcoming)
-        yield state.pending.attempt.barrier.checkpoint > last_used, "I5: the pending id was used already"
-        yield _is_woken_in_time(state, state.pending), "an attempt that nobody would end"
+    if (collecting := state.collecting) is not None:
+        yield from _conditions_on_attempt(state, collecting.attempt, collecting.reports, collecting.waiting, upcoming)
+        yield collecting.attempt.barrier.checkpoint > last_used, "I5: the id of an attempt was used already"
+        yield _is_woken_by(state, collecting.attempt.expires_at_ms), "an attempt that nobody would end"
+        yield bool(collecting.waiting or state.deciding), "everybody acknowledged and nothing was written"
+    if (deciding := state.deciding) is not None:
+        reports = deciding.manifest.reports
+        yield from _conditions_on_attempt(state, deciding.attempt, reports, frozenset(), upcoming)
+        yield _is_woken_by(state, _ends_at_ms(state, deciding)), "an attempt that nobody would end"
+        yield deciding.manifest.checkpoint > state.newest, "I5: a checkpoint behind the newest is still undecided"
+        yield all(each.checkpoint != deciding.manifest.checkpoint for each in state.history), "I5: decided twice"
+    if collecting is not None and deciding is not None:
+        yield collecting.attempt.barrier.checkpoint > deciding.manifest.checkpoint, "I5: attempts in the wrong order"
+        yield not (deciding.manifest.is_final or committables_of(deciding.manifest)), "begun before the end of the last"
 
 
-def _conditions_on_pending(state: State, pending: Pending, upcoming: int) -> Iterator[tuple[bool, str]]:
-    barrier = pending.attempt.barrier
+def _conditions_on_attempt(
+    state: State,
+    attempt: Attempt,
+    reports: tuple[SubtaskReport, ...],
+    waiting: frozenset[SubtaskId],
+    upcoming: int,
+) -> Iterator[tuple[bool, str]]:
+    barrier = attempt.barrier
     yield state.is_ready, "triggered before everybody was ready"
-    yield barrier.checkpoint < upcoming, "I5: the pending id is still to be given out"
-    yield barrier.generation == state.generation, "I6: the pending barrier is of another generation"
-    reports = pending.reports if isinstance(pending, Collecting) else pending.manifest.reports
+    yield barrier.checkpoint < upcoming, "I5: the id of an attempt is still to be given out"
+    yield barrier.generation == state.generation, "I6: a barrier of another generation"
     acknowledged = [report.subtask for report in reports]
     yield len(set(acknowledged)) == len(acknowledged), "I12: somebody was counted twice"
-    waiting = pending.waiting if isinstance(pending, Collecting) else frozenset()
     yield waiting.isdisjoint(acknowledged), "somebody acknowledged and is still waited for"
     yield waiting.union(acknowledged) == state.members, "I12: the members are not those asked"
-    yield bool(waiting) == isinstance(pending, Collecting), "everybody acknowledged and nothing was written"
 
 
-def _is_woken_in_time(state: State, pending: Pending) -> bool:
-    if isinstance(pending, Settling):
-        ends_at_ms = pending.errand.wake_at_ms(state.policy)
-    else:
-        ends_at_ms = pending.attempt.expires_at_ms
-    return state.wake_at_ms is not None and state.wake_at_ms <= ends_at_ms
+def _ends_at_ms(state: State, deciding: Deciding) -> int:
+    if isinstance(deciding, Settling):
+        return deciding.errand.wake_at_ms(state.policy)
+    return deciding.attempt.expires_at_ms
+
+
+def _is_woken_by(state: State, at_ms: int) -> bool:
+    return state.wake_at_ms is not None and state.wake_at_ms <= at_ms

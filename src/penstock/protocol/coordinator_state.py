@@ -38,7 +38,8 @@ class Policy:
     interval_ms: int | None = 60_000
     """From trigger to trigger; None for checkpoints on request alone."""
     pause_ms_min: int = 0
-    """From the end of one to the next trigger. Requested ones do not wait for it."""
+    """From the end of one to the next trigger; 0 also lets one begin while the manifest of the last is written.
+    Requested ones do not wait for it."""
     expiry_ms: int = 600_000
     """An attempt ends after this; so does the patience with a store or sink that does not answer."""
     failures_tolerable: int = 3
@@ -140,7 +141,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Collecting:
-    """The barrier is out; `waiting` have not acknowledged yet, `reports` are those who have."""
+    """The barrier is out; `waiting` have not acknowledged yet, `reports` are those who have.
+
+    Once nobody is waited for, its manifest is written, or waits for the attempt before it to be decided.
+    """
 
     attempt: Attempt
     waiting: frozenset[SubtaskId]
@@ -169,7 +173,7 @@ class Settling:
     errand: Errand
 
 
-Pending: TypeAlias = Collecting | Writing | Settling
+Deciding: TypeAlias = Writing | Settling
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +210,9 @@ class State:
     newest: CheckpointId = NO_CHECKPOINT
     """The newest completed checkpoint, the restored one included."""
     is_ready: bool = False
-    pending: Pending | None = None
+    collecting: Collecting | None = None
+    deciding: Deciding | None = None
+    """The attempt before the one that is collecting, if there is one: the store decides what becomes of it."""
     publishing: Publishing | None = None
     queue: tuple[Request, ...] = ()
     ended: frozenset[SubtaskId] = frozenset()

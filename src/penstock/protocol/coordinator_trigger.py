@@ -16,6 +16,7 @@ from penstock.protocol.coordinator_events import Action, ReserveId, SendBarrier,
 from penstock.protocol.coordinator_state import (
     Attempt,
     Collecting,
+    Deciding,
     Errand,
     Mode,
     Policy,
@@ -27,6 +28,7 @@ from penstock.protocol.coordinator_state import (
     Writing,
 )
 from penstock.protocol.declines import DeclineReason
+from penstock.protocol.manifest import committables_of
 
 
 def trigger_if_due(state: State, now_ms: int) -> Step:
@@ -38,12 +40,25 @@ def trigger_if_due(state: State, now_ms: int) -> Step:
 
 def _trigger_at_ms(state: State) -> int | None:
     """When the next attempt may begin if nothing else happens; None if something else must happen first."""
-    is_busy = state.pending is not None or state.publishing is not None or state.reserved is None
-    if state.stop is not None or is_busy or not state.is_ready:
+    is_busy = state.collecting is not None or state.publishing is not None or state.reserved is None
+    if state.stop is not None or is_busy or not state.is_ready or not _may_follow(state.deciding):
         return None
     if state.queue or state.has_ended:
         return state.backoff_until_ms
-    return None if state.due_at_ms is None else max(state.due_at_ms, state.pause_until_ms)
+    is_pausing = state.deciding is not None and state.policy.pause_ms_min > 0
+    return None if state.due_at_ms is None or is_pausing else max(state.due_at_ms, state.pause_until_ms)
+
+
+def _may_follow(deciding: Deciding | None) -> bool:
+    """Whether an attempt may begin although the one before is not decided.
+
+    Not if there will be output to publish: the new one could not complete before that is done, which can take long,
+    and all that time what it holds would grow older.
+    """
+    if deciding is None:
+        return True
+    manifest = deciding.manifest
+    return isinstance(deciding, Writing) and not manifest.is_final and not committables_of(manifest)
 
 
 def _trigger(state: State, checkpoint: CheckpointId, now_ms: int) -> Step:
@@ -53,7 +68,7 @@ def _trigger(state: State, checkpoint: CheckpointId, now_ms: int) -> Step:
     following = CheckpointId(checkpoint + 1)
     state = replace(
         state,
-        pending=Collecting(attempt, state.members),
+        collecting=Collecting(attempt, state.members),
         queue=tuple(request for request in state.queue if request not in requests),
         reserved=None,
         reserving=Reserving(following, Errand(now_ms)),
@@ -102,8 +117,10 @@ def order_wake_up(state: State, actions: tuple[Action, ...]) -> Step:
 
 def _wake_at_ms(state: State) -> int | None:
     times_ms = [errand.wake_at_ms(state.policy) for errand in _errands(state)]
-    if isinstance(state.pending, Collecting | Writing):
-        times_ms.append(state.pending.attempt.expires_at_ms)
+    if state.collecting is not None:
+        times_ms.append(state.collecting.attempt.expires_at_ms)
+    if isinstance(state.deciding, Writing):
+        times_ms.append(state.deciding.attempt.expires_at_ms)
     if (trigger_at_ms := _trigger_at_ms(state)) is not None:
         times_ms.append(trigger_at_ms)
     return min(times_ms, default=None)
@@ -112,7 +129,7 @@ def _wake_at_ms(state: State) -> int | None:
 def _errands(state: State) -> Iterable[Errand]:
     if state.reserving is not None:
         yield state.reserving.errand
-    if isinstance(state.pending, Settling):
-        yield state.pending.errand
+    if isinstance(state.deciding, Settling):
+        yield state.deciding.errand
     if state.publishing is not None:
         yield state.publishing.errand

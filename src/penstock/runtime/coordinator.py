@@ -191,8 +191,8 @@ class Coordinator:
             return
         before = self._state.history
         self._state, actions = machine.step(self._state, event)
-        if self._state.history is not before and self._state.history:
-            self._log_attempt(self._state.history[-1])
+        if self._state.history is not before:
+            self._log_attempt(next(each for each in reversed(self._state.history) if each not in before))
         if self._journal is not None:
             self._journal("coordinator", event, actions)
         self._execute(actions)

@@ -96,7 +96,8 @@ class OutputChannel:
 
     def _note_if_full(self) -> None:
         # In front of a slow receiver as little should wait here as there: a batch that is as large as it should be.
-        if self.queued_bytes >= min(self.bytes_max, self.credit.window_bytes // 2):
+        # An empty queue is never full, however small the window: nobody would tell when there is room again.
+        if self.queued_bytes >= max(1, min(self.bytes_max, self.credit.window_bytes // 2)):
             self.full.add(self.channel.id)
         else:
             self.full.discard(self.channel.id)

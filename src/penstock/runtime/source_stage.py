@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
@@ -38,8 +39,9 @@ class SourceStage:
         self._turn = 0
         self._checkpoint = NO_CHECKPOINT
         """The one that `positions` are taken for."""
-        self._noted: tuple[SplitState, ...] = ()
-        """Its positions, while it is not known to be durable."""
+        self._noted: deque[tuple[CheckpointId, tuple[SplitState, ...]]] = deque(maxlen=2)
+        """Positions of checkpoints of which it is not known whether they are durable: while one is collected, only the
+        one before it can be undecided."""
 
     def restore(self, splits: Mapping[str, SplitState]) -> None:
         """Positions to go on from; must be called before `discover`."""
@@ -86,21 +88,21 @@ class SourceStage:
     def prepare(self, checkpoint: CheckpointId, completed: CheckpointId) -> None:
         """The next `positions` are those of `checkpoint`; `completed` is the newest that is durable."""
         self.on_durable(completed)
-        # One checkpoint at a time: the one before has completed, which was just said, or never will.
-        self._checkpoint, self._noted = checkpoint, ()
+        self._checkpoint = checkpoint
 
     def positions(self) -> tuple[SplitState, ...]:
         """Where to read on, split by split: exactly behind what `read` has returned (I1)."""
-        self._noted = tuple(SplitState(self.operator, name, reader.offset()) for name, reader in self._readers.items())
-        return self._noted
+        states = tuple(SplitState(self.operator, name, reader.offset()) for name, reader in self._readers.items())
+        self._noted.append((self._checkpoint, states))
+        return states
 
     def on_durable(self, checkpoint: CheckpointId) -> None:
-        """Tell the readers, once, if it is the checkpoint that they gave their offsets for."""
-        if checkpoint != self._checkpoint:
-            return
-        noted, self._noted = self._noted, ()
-        for split in noted:
-            self._readers[split.split].on_durable(split.offset)
+        """Tell the readers, once, if it is a checkpoint that they gave their offsets for."""
+        while self._noted and self._noted[0][0] <= checkpoint:
+            noted, states = self._noted.popleft()
+            if noted == checkpoint:
+                for split in states:
+                    self._readers[split.split].on_durable(split.offset)
 
     def close(self) -> None:
         for reader in self._readers.values():

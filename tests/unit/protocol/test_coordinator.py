@@ -90,7 +90,7 @@ class TestTriggering:
         assert run.ready() == (WakeAt(1_000),)
         assert run.tick(999) == ()
         assert run.tick(1_000) == (SendBarrier(barrier(11, 1_000)), ReserveId(ID_12), WakeAt(6_000))
-        assert run.state.pending is not None
+        assert run.state.collecting is not None
         assert run.state.reserving == Reserving(ID_12, Errand(1_000))
 
     def test_being_ready_twice_moves_nothing(self) -> None:
@@ -241,7 +241,7 @@ class TestCollecting:
         assert run.acknowledge(11, READ) == ()
         assert run.acknowledge(11, COUNT_1) == ()
         run.now_ms = 1_100
-        assert run.acknowledge(11, COUNT_0) == (WriteManifest(manifest_11()),)
+        assert run.acknowledge(11, COUNT_0) == (WriteManifest(manifest_11()), WakeAt(2_000))
 
     def test_positions_watermarks_and_channels_of_the_same_cut_are_in_the_manifest(self) -> None:
         read = SubtaskReport(
@@ -257,7 +257,7 @@ class TestCollecting:
         )
         run = triggered()
         run.now_ms = 1_100
-        assert run.collect(11, read, count) == (WriteManifest(manifest_11(read, count)),)
+        assert run.collect(11, read, count) == (WriteManifest(manifest_11(read, count)), WakeAt(2_000))
 
     def refused(self, run: Run, event: Acknowledged | Declined, why: str) -> None:
         before = run.state
@@ -310,7 +310,7 @@ class TestCollecting:
             SendBarrier(barrier(11, 1_000).cancelled()),
             WakeAt(2_000),
         )
-        assert run.state.pending is None
+        assert run.state.collecting is None
         assert run.state.history == (
             AttemptRecord(
                 ID_11,
@@ -328,7 +328,7 @@ class TestCollecting:
         run = triggered()
         run.acknowledge(11, COUNT_0)
         run.decline(11, DeclineReason.LATE_BARRIER_TIMEOUT)
-        assert run.state.pending is None
+        assert run.state.collecting is None
 
     def test_the_id_of_a_declined_attempt_is_never_used_again(self) -> None:
         run = triggered(replace(PLAIN, failures_tolerable=100))
@@ -367,9 +367,9 @@ class TestTime:
     def test_a_thousand_silent_subtasks_are_counted_and_not_listed(self) -> None:
         members = frozenset(SubtaskId(OperatorName("map"), index) for index in range(8))
         run = triggered()
-        assert isinstance(run.state.pending, Collecting)
-        pending = replace(run.state.pending, waiting=members)
-        run.state = replace(run.state, members=members, pending=pending)
+        assert run.state.collecting is not None
+        collecting = replace(run.state.collecting, waiting=members)
+        run.state = replace(run.state, members=members, collecting=collecting)
         run.tick(6_000)
         assert "map[0], map[1], map[2], map[3], map[4] and 3 more within" in run.state.history[-1].detail
 
@@ -475,9 +475,9 @@ class TestPolicy:
 class TestInvariants:
     def test_a_broken_state_is_reported_with_every_broken_condition(self) -> None:
         run = triggered()
-        assert isinstance(run.state.pending, Collecting)
-        twice = replace(run.state.pending, reports=(SubtaskReport(READ), SubtaskReport(READ)))
-        broken = replace(run.state, pending=twice, ended=frozenset({STRANGER}), failures=1)
+        assert run.state.collecting is not None
+        twice = replace(run.state.collecting, reports=(SubtaskReport(READ), SubtaskReport(READ)))
+        broken = replace(run.state, collecting=twice, ended=frozenset({STRANGER}), failures=1)
         with pytest.raises(ProtocolViolation) as caught:
             check(broken)
         for text in ("ended who is no member", "counted twice", "still waited for", "more failures than"):
@@ -485,9 +485,9 @@ class TestInvariants:
 
     def test_an_id_that_was_used_before_is_found(self) -> None:
         run = triggered()
-        attempt = replace(run.state.pending.attempt, barrier=Barrier(NO_CHECKPOINT, GENERATION))  # type: ignore[union-attr]
-        with pytest.raises(ProtocolViolation, match="the pending id was used already"):
-            check(replace(run.state, pending=Collecting(attempt, MEMBERS)))
+        attempt = replace(run.state.collecting.attempt, barrier=Barrier(NO_CHECKPOINT, GENERATION))  # type: ignore[union-attr]
+        with pytest.raises(ProtocolViolation, match="the id of an attempt was used already"):
+            check(replace(run.state, collecting=Collecting(attempt, MEMBERS)))
 
     def test_anything_that_goes_on_after_the_end_is_found(self) -> None:
         with pytest.raises(ProtocolViolation, match="after the end"):

@@ -81,8 +81,8 @@ from tests.unit.protocol.coordinator_kit import (
 class TestWritingAndSettling:
     def test_a_durable_manifest_completes_the_checkpoint(self) -> None:
         run = writing()
-        assert run.written(11) == (AnnounceCompleted(ID_11), Retire(horizon(11)), WakeAt(2_000))
-        assert (run.state.newest, run.state.pending) == (ID_11, None)
+        assert run.written(11) == (AnnounceCompleted(ID_11), Retire(horizon(11)))
+        assert (run.state.newest, run.state.deciding) == (ID_11, None)
 
     def test_a_manifest_that_may_have_been_written_is_voided_before_the_attempt_is_given_up(self) -> None:
         run = writing()
@@ -107,7 +107,7 @@ class TestWritingAndSettling:
         run = Run()
         run.ready()
         run.tick(1_000)
-        run.collect(11)
+        run.collect(11, output())
         assert run.feed(ReservationFailed(ID_12, "503", 1_010)) == (WakeAt(1_110),)
         assert run.reserved(12) == (WakeAt(6_000),)
 
@@ -157,7 +157,7 @@ class TestWritingAndSettling:
         assert run.feed(VoidFailed(ID_11, "timed out", 1_500)) == (WakeAt(1_700),)
 
     def test_a_store_that_never_answers_fails_the_job_and_does_not_hang_it(self) -> None:
-        run = writing()
+        run = writing(output())
         run.ask(request(5))
         run.feed(ManifestFailed(ID_11, "timed out", 1_200))
         run.feed(VoidFailed(ID_11, "no route", 1_300))
@@ -312,7 +312,7 @@ class TestCancelling:
     def test_cancelling_while_the_manifest_is_written_leaves_it_to_the_store(self) -> None:
         run = writing()
         assert run.feed(CancelRequested(ID_11, 1_200))[0] == VoidCheckpoint(Void(ID_11, GENERATION))
-        assert isinstance(run.state.pending, Settling)
+        assert isinstance(run.state.deciding, Settling)
         assert run.feed(CancelRequested(ID_11, 1_300)) == ()
 
     def test_another_checkpoint_is_not_cancelled(self) -> None:
@@ -362,19 +362,18 @@ class TestTheEndOfInput:
         run.ask(request(1))
         for member in sorted(MEMBERS):
             run.feed(InputEnded(member, 1_050))
-        run.collect(11)
         run.reserved(12)
         run.now_ms = 1_060
-        assert SendBarrier(barrier(12, 1_060, BarrierFlag.DRAIN, completed=11)) in run.written(11)
+        assert SendBarrier(barrier(12, 1_060, BarrierFlag.DRAIN)) in run.collect(11)
+        assert not any(isinstance(action, Finish) for action in run.written(11))
 
     def test_a_savepoint_asked_for_at_the_end_comes_first(self) -> None:
         run = triggered()
         run.ask(request(1, RequestKind.SAVEPOINT))
         for member in sorted(MEMBERS):
             run.feed(InputEnded(member, 1_050))
-        run.collect(11)
         savepoint = BarrierFlag.SAVEPOINT | BarrierFlag.FULL_SNAPSHOT
-        assert SendBarrier(barrier(12, 1_000, savepoint, None, completed=11)) in run.written(11)
+        assert SendBarrier(barrier(12, 1_000, savepoint, None)) in run.collect(11)
 
     def test_the_end_of_a_stranger_is_refused(self) -> None:
         refused = Refused("end of input of stranger[0]", "it is not a member of this pipeline")

@@ -38,10 +38,10 @@ from penstock.protocol.coordinator_events import (
     VoidFailed,
     WriteManifest,
 )
-from penstock.protocol.coordinator_state import Collecting, Mode, Policy, Publishing, Request, RequestId, RequestKind
+from penstock.protocol.coordinator_state import Mode, Policy, Publishing, Request, RequestId, RequestKind
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.history import Status
-from penstock.protocol.manifest import Figures, Manifest, SubtaskReport
+from penstock.protocol.manifest import Figures, Manifest, SubtaskReport, committables_of
 from tests.unit.protocol.coordinator_kit import FIRST, GENERATION, MEMBERS, STRANGER, Run, output
 
 Call = ReserveId | WriteManifest | VoidCheckpoint | Commit
@@ -75,6 +75,7 @@ class Storm(RuleBasedStateMachine):
         self.calls: list[Call] = []
         self.reserved = {FIRST}
         self.triggered: list[CheckpointId] = []
+        self.written: dict[CheckpointId, Manifest] = {}
         self.cancelled: set[CheckpointId] = set()
         self.announced: list[CheckpointId] = []
         self.published: list[CheckpointId] = []
@@ -100,10 +101,14 @@ class Storm(RuleBasedStateMachine):
             case SendBarrier(barrier):
                 assert barrier.checkpoint in self.reserved, "I5: an id was used before it was reserved"
                 assert barrier.checkpoint > max(self.triggered, default=0), "I5"
-                assert all(self.is_over(earlier) for earlier in self.triggered), "two at a time"
+                assert all(self.is_over(earlier) for earlier in self.triggered[:-1]), "three at a time"
+                assert all(self.may_be_followed(earlier) for earlier in self.triggered[-1:]), "two at a time"
                 self.triggered.append(barrier.checkpoint)
             case WriteManifest(manifest):
                 assert [report.subtask for report in manifest.reports] == sorted(MEMBERS), "I12"
+                before = [earlier for earlier in self.triggered if earlier < manifest.checkpoint]
+                assert all(self.is_over(earlier) for earlier in before), "manifests out of order"
+                self.written[manifest.checkpoint] = manifest
                 self.calls.append(action)
             case Commit(permit):
                 assert isinstance(self.store.get(permit.checkpoint), Manifest), "I4: committed before the manifest"
@@ -126,6 +131,13 @@ class Storm(RuleBasedStateMachine):
 
     def is_over(self, checkpoint: CheckpointId) -> bool:
         return checkpoint in self.cancelled or checkpoint in self.announced
+
+    def may_be_followed(self, checkpoint: CheckpointId) -> bool:
+        """Whether it is over, or its manifest is being written and leaves nothing to do."""
+        if self.is_over(checkpoint):
+            return True
+        manifest = self.written.get(checkpoint)
+        return manifest is not None and not manifest.is_final and not committables_of(manifest)
 
     # --- the store and the sinks: a call succeeds, fails, or fails after it has succeeded ---
 
@@ -201,10 +213,12 @@ class Storm(RuleBasedStateMachine):
         report = output(subtask) if has_output else SubtaskReport(subtask, figures=Figures(state_bytes=1))
         self.feed(Acknowledged(self.recent(back), generation, report, self.run.now_ms))
 
-    @rule()
-    def everybody_acknowledges(self) -> None:
+    @rule(has_output=st.booleans())
+    def everybody_acknowledges(self, has_output: bool) -> None:
+        checkpoint = self.recent(0)
         for member in sorted(MEMBERS):
-            self.feed(Acknowledged(self.recent(0), GENERATION, output(member), self.run.now_ms))
+            report = output(member) if has_output else SubtaskReport(member)
+            self.feed(Acknowledged(checkpoint, GENERATION, report, self.run.now_ms))
 
     @rule(back=st.integers(0, 1), subtask=subtasks, generation=generations, reason=st.sampled_from(DeclineReason))
     def somebody_declines(self, back: int, subtask, generation: Generation, reason: DeclineReason) -> None:  # type: ignore[no-untyped-def]
@@ -238,7 +252,7 @@ class Storm(RuleBasedStateMachine):
         for _ in range(12):
             while self.calls:
                 self.answer(self.calls.pop(0), arrives=True, is_reported=True)
-            self.everybody_acknowledges()
+            self.everybody_acknowledges(has_output=True)
             if self.run.state.stop is not None or (
                 len(self.announced) > before and not self.asked - set(self.answered)
             ):
@@ -260,17 +274,17 @@ class Storm(RuleBasedStateMachine):
     def every_request_is_answered_once_or_still_waits(self) -> None:
         state = self.run.state
         waiting = [request.id for request in state.queue]
-        if state.pending is not None:
-            waiting += [request.id for request in state.pending.attempt.requests]
+        for attempt in (state.collecting, state.deciding):
+            waiting += [request.id for request in attempt.attempt.requests] if attempt is not None else []
         if isinstance(state.publishing, Publishing):
             waiting += [request.id for request in state.publishing.requests]
         assert sorted(self.answered + waiting) == sorted(self.asked)
 
     @invariant()
     def nobody_is_waited_for_who_has_acknowledged(self) -> None:
-        pending = self.run.state.pending
-        if isinstance(pending, Collecting):
-            assert len(pending.reports) + len(pending.waiting) == len(MEMBERS)
+        collecting = self.run.state.collecting
+        if collecting is not None:
+            assert len(collecting.reports) + len(collecting.waiting) == len(MEMBERS)
 
 
 TestStorm = Storm.TestCase

@@ -251,6 +251,14 @@ class TestOutput:
         channel.grant(0, 8 * CHUNK)
         assert self.full == set(), "it has room again"
 
+    def test_an_empty_queue_is_never_full_however_small_the_window(self) -> None:
+        channel = self.channel()
+        channel.send_batch(rows(1))
+        channel.grant(CHUNK, 1)
+        assert (self.full, channel.queued_bytes) == (set(), 0)
+        channel.send_batch(rows(1))
+        assert self.full == set(), "it has left at once"
+
     def test_a_batch_that_waits_costs_what_the_window_is_when_it_leaves(self) -> None:
         channel = self.channel(window_bytes=4 * CHUNK)
         channel.send_batch(rows(1))

@@ -178,9 +178,28 @@ class TestWhatIsDurable:
     def test_nobody_is_told_of_a_checkpoint_that_failed(self) -> None:
         self.snapshot(1)
         self.stage.read(100)
-        self.snapshot(2, completed=0)
+        noted = self.snapshot(2, completed=0)
+        self.stage.on_durable(CheckpointId(2))
+        assert self.source.durable == list(noted.items())
         self.stage.on_durable(CheckpointId(1))
+        assert self.source.durable == list(noted.items())
+
+    def test_news_of_a_checkpoint_may_come_behind_the_barrier_of_the_next_one(self) -> None:
+        first = self.snapshot(1)
+        self.stage.read(100)
+        second = self.snapshot(2, completed=0)
+        self.stage.on_durable(CheckpointId(1))
+        assert self.source.durable == list(first.items())
+        self.stage.on_durable(CheckpointId(2))
+        assert self.source.durable == [*first.items(), *second.items()]
+
+    def test_however_many_fail_only_two_are_remembered(self) -> None:
+        for number in range(1, 10):
+            noted = self.snapshot(number)
+        self.stage.on_durable(CheckpointId(7))
         assert self.source.durable == []
+        self.stage.on_durable(CheckpointId(9))
+        assert self.source.durable == list(noted.items())
 
     def test_nobody_is_told_of_the_checkpoint_that_was_restored(self) -> None:
         self.snapshot(8, completed=7)
