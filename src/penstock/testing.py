@@ -114,6 +114,9 @@ class _Clock:
     def now_us(self) -> int:
         return time.monotonic_ns() // 1_000
 
+    def own_us(self) -> int:
+        return self.now_us()
+
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 

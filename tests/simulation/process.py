@@ -54,6 +54,9 @@ class Process:
     def now_us(self) -> int:
         return self.scheduler.now_us + self._spent_us + self._offset_us
 
+    def own_us(self) -> int:
+        return self.now_us()
+
     def now_ms(self) -> int:
         return self.now_us() // 1000
 

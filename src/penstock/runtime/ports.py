@@ -24,7 +24,15 @@ class Clock(Protocol):
     def now_ms(self) -> int: ...
 
     def now_us(self) -> int:
-        """Finer, for measuring the rate of an operator."""
+        """Finer, for measuring."""
+        ...
+
+    def own_us(self) -> int:
+        """As `now_us`, but it stands still while this thread could run and the system runs something else.
+
+        For measuring how fast something is here, where others share the cores. Sleeping and waiting for input count.
+        Where the system does not say it is `now_us`. For the mailbox thread only.
+        """
         ...
 
     def wall_ms(self) -> int:

@@ -2,7 +2,8 @@
 
 What a call costs is measured: so much for the call itself, and so much for each record. A slice is what takes a few
 milliseconds, so that a barrier never waits for a large batch in a slow function. Where the call itself takes longer
-than that, smaller slices would only mean more calls: then a slice is what takes as long again.
+than that, smaller slices would only mean more calls: then a slice is what takes as long again. Time for which others
+had the core does not count: it would shrink slices, and cost more calls, where the cores are short already.
 """
 
 from __future__ import annotations

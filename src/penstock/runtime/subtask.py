@@ -23,7 +23,7 @@ from penstock.runtime.chain import OperatorChain
 from penstock.runtime.frames import CreditFrame, EndedFrame
 from penstock.runtime.input_channel import InputChannel
 from penstock.runtime.items import BarrierItem, BatchItem, EndItem, WatermarkItem
-from penstock.runtime.joining import SMALL_BYTES, Joining, joined
+from penstock.runtime.joining import Joining, joined
 from penstock.runtime.output_channel import OutputChannel
 from penstock.runtime.participation import Participation
 from penstock.runtime.recovery_figures import RecoveryFigures
@@ -35,6 +35,8 @@ from penstock.runtime.source_stage import SourceStage
 
 _ROW_BYTES = 64.0
 """What a record is taken to be as long as none has been seen."""
+_REST_BYTES = 65_536
+"""A source that has as much as this goes on reading, even if it was asked for more."""
 
 
 class Subtask:
@@ -206,7 +208,7 @@ class Subtask:
     def _read_source(self) -> bool:
         source, settings = self.chain.source, self._services.settings
         assert source is not None
-        started_us = self._services.clock.now_us()
+        started_us = self._services.clock.own_us()
         # At the end of a pipeline nobody holds a source up; but no batch should be endlessly large.
         rows_max = min(self._rows_max(), settings.source_rows_max, int(settings.output_bytes_max / self._row_bytes))
         batch = self._read_splits(source, max(1, rows_max))
@@ -221,7 +223,7 @@ class Subtask:
         self._process(batch, 0, started_us)
         self._advance(source.watermark())
         self._rest_ms = 1
-        if batch.num_rows < rows_max and batch.nbytes < SMALL_BYTES and settings.source_rest_ms:
+        if batch.num_rows < rows_max and batch.nbytes < _REST_BYTES and settings.source_rest_ms:
             # It has kept up with whatever it reads from. Asked at once again it would have a record or two, and a
             # batch costs the same with two records as with a hundred.
             self._rest(settings.source_rest_ms)
@@ -264,7 +266,7 @@ class Subtask:
     def _read_backlog(self, reading: InputChannel, backlog: Backlog) -> None:
         item = backlog.take(self._rows_max())
         if isinstance(item, BatchItem):
-            self._process(item.batch, reading.channel.edge.input, self._services.clock.now_us())
+            self._process(item.batch, reading.channel.edge.input, self._services.clock.own_us())
         else:
             self._on_watermark(reading, item.watermark)
         self.backlogs.after_read(reading)
@@ -286,7 +288,7 @@ class Subtask:
         self._row_bytes = max(1.0, front.size / max(1, front.batch.num_rows))
         taken = self._joining.take(reading, self._readable, self._rows_max())
         batch = joined([item.batch for _, item in taken])
-        self._process(batch, reading.channel.edge.input, self._services.clock.now_us())
+        self._process(batch, reading.channel.edge.input, self._services.clock.own_us())
         bytes_least = int(self._fitting(self._slices.rows_max) * self._row_bytes) // len(self.inputs)
         for number, (channel, item) in enumerate(taken, 1):
             is_last = number == len(taken) or taken[number][0] is not channel
@@ -323,7 +325,7 @@ class Subtask:
         if self._first_record_ms is None:
             self._first_record_ms = self._elapsed_ms()
         self.chain.process(batch, source)
-        self._slices.measured(batch.num_rows, self._services.clock.now_us() - started_us)
+        self._slices.measured(batch.num_rows, self._services.clock.own_us() - started_us)
 
     def _give_credit(self, reading: InputChannel, item: BatchItem, bytes_least: int, is_last: bool) -> None:
         granted = reading.consumed(item, self._services.clock.now_us(), bytes_least, is_last)

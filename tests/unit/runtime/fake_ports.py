@@ -38,9 +38,14 @@ class ManualClock:
 
     def __init__(self, ms: int = 1_000) -> None:
         self.us = ms * 1000
+        self.delayed_us = 0
+        """How much of the time that has passed others had the core."""
 
     def now_us(self) -> int:
         return self.us
+
+    def own_us(self) -> int:
+        return self.us - self.delayed_us
 
     def now_ms(self) -> int:
         return self.us // 1000
@@ -50,6 +55,11 @@ class ManualClock:
 
     def advance(self, ms: int) -> None:
         self.us += ms * 1000
+
+    def delay(self, us: int) -> None:
+        """Let time pass in which others have the core."""
+        self.us += us
+        self.delayed_us += us
 
 
 class ListTransport:
@@ -217,6 +227,7 @@ class Seen(Operator):
         self.log: list[tuple[str, Any]] = []
         self.failing: set[str] = set()
         self.us_per_row = 0
+        self.delay_us_per_row = 0
         self.clock: ManualClock | None = None
         self.holds_watermarks = False
 
@@ -233,6 +244,7 @@ class Seen(Operator):
     def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         if self.clock is not None:
             self.clock.us += self.us_per_row * batch.num_rows
+            self.clock.delay(self.delay_us_per_row * batch.num_rows)
         self._call("process", values([batch]))
         self.state.put([*self.state.get(), batch])
         emit(batch)

@@ -37,6 +37,7 @@ from tests.unit.runtime.fake_ports import (
     RIGHT,
     WRITE,
     Bench,
+    NumberReader,
     Numbers,
     Seen,
     Staging,
@@ -181,6 +182,32 @@ class TestData:
         slices = [len(detail) for what, detail in seen.log if what == "process"]
         assert slices[0] == 1_024
         assert max(slices[1:]) == 10
+
+    def test_time_for_which_others_had_the_core_does_not_make_slices_shorter(self) -> None:
+        seen = Seen()
+        bench = Bench(join(seen), slice_us=1_000).started()
+        seen.clock, seen.us_per_row, seen.delay_us_per_row = bench.clock, 1, 99
+        bench.batch(LEFT, *range(5_024))
+        bench.work()
+        assert seen.calls == [1_024, 1_000, 1_000, 1_000, 1_000], "1 µs for a record, whatever the others took"
+
+    def test_nor_does_it_make_a_source_read_less_at_once(self) -> None:
+        source = Numbers({"a": [], "b": list(range(5_024))}, chunk=5_024)
+        bench = Bench(read(source), slice_us=1_000).started()
+        asked: list[int] = []
+        reading = NumberReader.read
+
+        def slowly(reader: NumberReader, rows_max: int) -> object:
+            batch = reading(reader, rows_max)
+            asked.append(rows_max)
+            bench.clock.us += rows_max
+            bench.clock.delay(99 * rows_max)
+            return batch
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(NumberReader, "read", slowly)
+            bench.work(5)
+        assert asked[:5] == [1_024, 1_000, 1_000, 1_000, 1_000]
 
     def test_a_grant_is_not_held_back_behind_a_watermark(self) -> None:
         bench = Bench(join(Seen())).started()
