@@ -36,7 +36,7 @@ from tests.unit.runtime.fake_ports import (
 
 MIDDLE = OperatorName("middle")
 SENDERS = LEFT, MIDDLE, RIGHT
-SMALL_BYTES = 65_536
+SMALL_BYTES = 262_144
 ROW = rows(1).nbytes
 
 
