@@ -33,6 +33,14 @@ class BarrierFlag(enum.IntFlag):
     """Aligned, never turns unaligned, and owns all its files."""
 
 
+_FULL = BarrierFlag.FULL_SNAPSHOT | BarrierFlag.SAVEPOINT
+
+
+def _has_any(flags: BarrierFlag, wanted: BarrierFlag) -> bool:
+    # As integers: an operation on flags makes a member of the enumeration, and this is asked all the time.
+    return int.__and__(flags, wanted) != 0
+
+
 @dataclass(frozen=True, slots=True)
 class Barrier:
     """One checkpoint's barrier. `alignment_timeout_ms` is None where it must never turn unaligned."""
@@ -52,23 +60,23 @@ class Barrier:
 
     @property
     def is_drain(self) -> bool:
-        return bool(self.flags & BarrierFlag.DRAIN)
+        return _has_any(self.flags, BarrierFlag.DRAIN)
 
     @property
     def is_cancel(self) -> bool:
-        return bool(self.flags & BarrierFlag.CANCEL)
+        return _has_any(self.flags, BarrierFlag.CANCEL)
 
     @property
     def is_unaligned(self) -> bool:
-        return bool(self.flags & BarrierFlag.UNALIGNED)
+        return _has_any(self.flags, BarrierFlag.UNALIGNED)
 
     @property
     def is_savepoint(self) -> bool:
-        return bool(self.flags & BarrierFlag.SAVEPOINT)
+        return _has_any(self.flags, BarrierFlag.SAVEPOINT)
 
     @property
     def is_full_snapshot(self) -> bool:
-        return bool(self.flags & (BarrierFlag.FULL_SNAPSHOT | BarrierFlag.SAVEPOINT))
+        return _has_any(self.flags, _FULL)
 
     @property
     def remaining_ms(self) -> int | None:
@@ -79,7 +87,7 @@ class Barrier:
 
     def aged(self, waited_ms: int) -> Barrier:
         """The same barrier after it has waited on this host."""
-        return replace(self, age_ms=self.age_ms + max(0, waited_ms))
+        return replace(self, age_ms=self.age_ms + waited_ms) if waited_ms > 0 else self
 
     def overtaking(self) -> Barrier:
         """The same barrier once it has begun to overtake records."""

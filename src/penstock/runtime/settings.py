@@ -18,7 +18,7 @@ class WorkerSettings:
     """Credit of one channel: what may be on the wire and in the receiver's queue, at most."""
     window_bytes_min: int = 4_096
     """No window shrinks below this: tiny batches cost more than they save."""
-    queue_ms_target: int = 20
+    queue_ms_target: int = 10
     """Windows shrink to what is consumed in this time, where the receiver is slow; 0 for windows that stay."""
     output_bytes_max: int = 1 * MIB
     """A subtask stops working while an output channel has so much waiting for credit."""

@@ -54,6 +54,8 @@ class _Guarded:
         self._background.submit(work, lambda outcome: self._call_back(lambda: done(outcome)))
 
 
+_FRESH_MS = 100
+"""Figures of so long ago are still fresh."""
 _SLICES_PER_SOURCE = 8
 """Sources get a turn after so many slices, even if there is always something to be finished first."""
 
@@ -119,6 +121,7 @@ class Worker:
         self._senders: dict[int, Subtask] = {}
         self._restoring = 0
         self._heard_at_ms = clock.now_ms()
+        self._beat_at_ms = 0
         self.has_stopped = False
         self.failure: BaseException | None = None
         self.frames_fenced = 0
@@ -149,6 +152,7 @@ class Worker:
         services.timers.after(services.settings.heartbeat_ms, self._beat)
 
     def _send_beat(self) -> None:
+        self._beat_at_ms = self._services.clock.now_ms()
         count = len(self._order)
         held_up = sum(subtask.is_backpressured for subtask in self._order)
         beat = HeartbeatFrame(
@@ -222,8 +226,9 @@ class Worker:
             case EndFrame(_, channel):
                 self._receivers[channel].on_end(channel)
             case TriggerFrame(_, barrier):
-                # With every checkpoint the figures are fresh; with the last one they are final.
-                self._send_beat()
+                # With a checkpoint the figures are fresh; with the last one they are final.
+                if barrier.is_drain or self._services.clock.now_ms() - self._beat_at_ms >= _FRESH_MS:
+                    self._send_beat()
                 for subtask in self._order:
                     subtask.participation.on_trigger(barrier)
             case CompletedFrame(_, checkpoint):

@@ -44,7 +44,7 @@ class Settings:
     """Recovered in-flight data that one worker holds in memory; the rest is read from the checkpoint in time."""
     channel_bytes: int = 1024 * 1024
     """What may be on the way on one channel, at most."""
-    channel_time: float | timedelta = 0.02
+    channel_time: float | timedelta = 0.01
     """So long should records wait on a channel: in front of a slow function there is less on the way. 0: any time."""
     restarts_max: int = 10
     """So many failures within `restart_window` are followed by a restart."""

@@ -92,7 +92,7 @@ MUTANTS = (
         "A barrier does not age while it waits",
         OWN,
         "protocol/barrier.py",
-        "return replace(self, age_ms=self.age_ms + max(0, waited_ms))",
+        "return replace(self, age_ms=self.age_ms + waited_ms) if waited_ms > 0 else self",
         "return self",
         "The timeout would be counted anew at every hop.",
         seeds=0,

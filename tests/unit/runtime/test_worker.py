@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -10,6 +11,7 @@ from penstock.api.operator import MAX_WATERMARK
 from penstock.connectors.source import SplitReader
 from penstock.errors import PipelineError, ProtocolViolation, RestoreError, UserCodeError
 from penstock.ids import Generation, SubtaskId, WorkerId
+from penstock.protocol.barrier import BarrierFlag
 from penstock.protocol.manifest import Partitioning, StateKind
 from penstock.runtime.frames import (
     AcknowledgeFrame,
@@ -91,6 +93,21 @@ class TestStarting:
             assert bench.transport.take(HeartbeatFrame) == []
             bench.pass_time(1)
             assert len(bench.transport.take(HeartbeatFrame)) == 1
+
+    def test_checkpoints_bring_fresh_figures_but_not_one_frame_each_and_the_last_one_final_ones(self) -> None:
+        bench = Bench(join(Seen()), heartbeat_ms=10_000).started()
+        assert len(bench.transport.take(HeartbeatFrame)) == 1
+
+        def beats_at(number: int, flags: BarrierFlag = BarrierFlag.NONE) -> int:
+            bench.worker.deliver(TriggerFrame(GENERATION, replace(barrier(number), flags=flags)))
+            return len(bench.transport.take(HeartbeatFrame))
+
+        bench.pass_time(99)
+        assert beats_at(1) == 0, "figures are fresh enough"
+        bench.pass_time(1)
+        assert beats_at(2) == 1
+        assert beats_at(3) == 0
+        assert beats_at(4, BarrierFlag.DRAIN) == 1
 
     def test_a_subtask_that_is_not_restored_does_not_work_but_takes_what_arrives(self) -> None:
         seen = Seen()
