@@ -5,8 +5,9 @@ them asks for the fact that a manifest is durable. Nothing else can be published
 
 After a commit the committer creates a `committed` marker for the checkpoint. A crash in between leaves a committed
 checkpoint without its marker, so after a restart the restored checkpoint is committed again unless it has one:
-commits are idempotent. The coordinator triggers no checkpoint before the last one is committed. Therefore only the
-newest completed checkpoint can lack its marker, and commits happen in the ascending order of checkpoints.
+commits are idempotent. The coordinator triggers no checkpoint while the last one has output that is not committed.
+Therefore only the newest completed checkpoint can lack its marker, and commits happen in the ascending order of
+checkpoints.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -99,7 +98,7 @@ class TestStarting:
         assert len(bench.transport.take(HeartbeatFrame)) == 1
 
         def beats_at(number: int, flags: BarrierFlag = BarrierFlag.NONE) -> int:
-            bench.worker.deliver(TriggerFrame(GENERATION, replace(barrier(number), flags=flags)))
+            bench.trigger(barrier(number, flags))
             return len(bench.transport.take(HeartbeatFrame))
 
         bench.pass_time(99)
@@ -307,6 +306,14 @@ class TestSources:
         bench.pass_time(1)
         bench.work()
         assert values([frame.batch for frame in bench.transport.of(BatchFrame)]) == [1, 2, 3, 4]
+
+    @pytest.mark.parametrize(("chunk", "is_read_at_once"), [(9_000, True), (4_000, False)])
+    def test_but_not_one_that_had_a_large_batch(self, chunk: int, is_read_at_once: bool) -> None:
+        numbers = list(range(40_000))
+        bench = Bench(read(Numbers({"a": [], "b": numbers}, chunk=chunk)), source_rest_ms=1).started()
+        bench.work()
+        found = values([frame.batch for frame in bench.transport.of(BatchFrame)])
+        assert (found == numbers) is is_read_at_once
 
     def test_splits_that_appear_are_found_after_a_while(self) -> None:
         class Appearing(Numbers):

@@ -836,6 +836,19 @@ class TestRestoring:
         bench.work()
         assert bench.subtask.recovery() == RecoveryFigures(5, 0, 7, 10, 0)
 
+    def test_time_for_which_others_had_the_core_does_not_shorten_its_slices(self) -> None:
+        store = MemoryStore()
+        before = Bench(join(Seen()), store=store).started()
+        before.batch(LEFT, *range(5_024))
+        before.batch(LEFT, 1)
+        for sender in (LEFT, RIGHT):
+            before.barrier(sender, unaligned(1))
+        seen = Seen()
+        bench = Bench(join(seen), store=store, manifest=before.manifest(1), slice_us=1_000).started()
+        seen.clock, seen.us_per_row, seen.delay_us_per_row = bench.clock, 1, 99
+        bench.work()
+        assert seen.calls[:4] == [1_024, 1_000, 1_000, 1_000]
+
     def test_an_aligned_checkpoint_during_recovery_waits_for_the_recovered_records(self) -> None:
         # 004: the end of a restore is when recovered records are consumed, not when they are read.
         manifest, store = self.interrupted()
