@@ -192,7 +192,9 @@ class Coordinator:
         before = self._state.history
         self._state, actions = machine.step(self._state, event)
         if self._state.history is not before:
-            self._log_attempt(next(each for each in reversed(self._state.history) if each not in before))
+            for record in self._state.history:
+                if record not in before:
+                    self._log_attempt(record)
         if self._journal is not None:
             self._journal("coordinator", event, actions)
         self._execute(actions)

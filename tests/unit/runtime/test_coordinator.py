@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from penstock.ids import CheckpointId, Generation, WorkerId
@@ -9,11 +11,12 @@ from penstock.plan.physical import plan
 from penstock.protocol.claims import Reservation
 from penstock.protocol.coordinator_events import Finish, StopFenced
 from penstock.protocol.coordinator_state import Policy
+from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import SubtaskReport
 from penstock.protocol.manifest_codec import encode_reservation
 from penstock.runtime.coordinator import Coordinator, Ending
 from penstock.runtime.directory import Directory
-from penstock.runtime.frames import AcknowledgeFrame, EndedFrame, ReadyFrame, TriggerFrame
+from penstock.runtime.frames import AcknowledgeFrame, DeclineFrame, EndedFrame, ReadyFrame, TriggerFrame
 from penstock.runtime.takeover import Claimed
 from penstock.runtime.timers import Timers
 from penstock.storage import paths
@@ -36,14 +39,14 @@ class Recording(MemoryStore):
 class Desk:
     """A coordinator of generation 4 with one worker, and all that it touches. One checkpoint is retained."""
 
-    def __init__(self) -> None:
+    def __init__(self, history_max: int = 100) -> None:
         self.clock, self.transport, self.background = ManualClock(), ListTransport(), ManualBackground()
         self.store, self.timers = Recording(), Timers(self.clock)
         self.endings: list[Ending] = []
         self.coordinator = Coordinator(
             plan(read(Numbers({"a": [1]})), 1, workers=1),
             Claimed(Generation(4), CheckpointId(7)),
-            Policy(interval_ms=10, retained=1),
+            Policy(interval_ms=10, retained=1, history_max=history_max),
             {},
             self.clock,
             self.transport,
@@ -100,3 +103,26 @@ def test_older_checkpoints_go_without_being_read_and_at_the_end_nobody_waits_for
     assert [isinstance(ending, Finish) for ending in desk.endings] == [True]
     assert desk.manifests == [8]
     assert not [path for path in desk.store.reads if path.endswith("manifest.json")]
+
+
+@pytest.mark.parametrize(("history_max", "told"), [(100, ["8 declined", "7 completed"]), (1, ["8 declined"])])
+def test_every_attempt_that_the_history_keeps_is_told_of_once_whichever_ends_first(
+    history_max: int, told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "penstock")
+    desk = Desk(history_max)
+    desk.coordinator.deliver(ReadyFrame(Generation(4), WorkerId(0)))
+    desk.clock.advance(10)
+    desk.timers.fire()
+    desk.background.run()
+    for subtask in sorted(desk.coordinator.state.members):
+        desk.coordinator.deliver(AcknowledgeFrame(Generation(4), CheckpointId(7), SubtaskReport(subtask)))
+    desk.clock.advance(10)
+    desk.timers.fire()
+    (one, *_) = sorted(desk.coordinator.state.members)
+    declined = DeclineFrame(Generation(4), CheckpointId(8), one, DeclineReason.STORAGE_FAILED, "no space")
+    desk.coordinator.deliver(declined)
+    desk.background.run()
+    assert desk.manifests == [7]
+    attempts = [record.getMessage().partition(": checkpoint ")[2] for record in caplog.records]
+    assert [" ".join(text.split()[:2]) for text in attempts] == told
