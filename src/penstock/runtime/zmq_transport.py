@@ -231,7 +231,7 @@ class RealClock:
         return time.monotonic_ns() // 1_000
 
     def own_us(self) -> int:
-        now_us = time.monotonic_ns() // 1_000
+        now_us = self.now_us()
         # A delay between the two readings counts in the second one only: time must not go back for that.
         self._own_us = max(self._own_us, now_us - self._delayed_ns() // 1_000)
         return self._own_us
