@@ -29,6 +29,7 @@ Pure: no clock, I/O or logging. The runtime executes the returned actions in ord
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
@@ -112,10 +113,16 @@ def step(state: State, event: Event) -> Step:
     if state.stop is not None:
         return state, _after_the_end(state.stop, event)
     state, actions = _handle(state, event)
-    for look_after in (_write_if_its_turn, trigger_if_due):
-        state, more = look_after(state, event.now_ms)
+    state, more = _in_turn(state, event.now_ms, _write_if_its_turn, trigger_if_due)
+    return order_wake_up(state, (*actions, *more))
+
+
+def _in_turn(state: State, now_ms: int, *decisions: Callable[[State, int], Step]) -> Step:
+    actions: tuple[Action, ...] = ()
+    for decide in decisions:
+        state, more = decide(state, now_ms)
         actions += more
-    return order_wake_up(state, actions)
+    return state, actions
 
 
 def _handle(state: State, event: Event) -> Step:
@@ -170,11 +177,8 @@ def _on_all_ready(state: State, event: AllReady) -> Step:
 def _on_ticked(state: State, event: Ticked) -> Step:
     if state.wake_at_ms is not None and event.now_ms >= state.wake_at_ms:
         state = replace(state, wake_at_ms=None)
-    actions: tuple[Action, ...] = ()
-    for look_after in (_expire_deciding, _expire_collecting, _pursue_reservation, _pursue_void, _pursue_commit):
-        state, more = look_after(state, event.now_ms)
-        actions += more
-    return state, actions
+    overdue = _expire_deciding, _expire_collecting, _pursue_reservation, _pursue_void, _pursue_commit
+    return _in_turn(state, event.now_ms, *overdue)
 
 
 def _expire_deciding(state: State, now_ms: int) -> Step:

@@ -192,7 +192,7 @@ class Coordinator:
         before = self._state.history
         self._state, actions = machine.step(self._state, event)
         if self._state.history is not before:
-            # By id: to compare whole records takes two hundred times as long, and there may be many checkpoints a second.
+            # By id: to compare whole records takes two hundred times as long, a millisecond of every checkpoint.
             known = {record.checkpoint for record in before}
             for record in self._state.history:
                 if record.checkpoint not in known:
