@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -17,3 +18,8 @@ class Aggregate:
     function: Function
     column: str | None
     output: str
+
+
+def columns_of(aggregates: Iterable[Aggregate]) -> tuple[str, ...]:
+    """The columns that these aggregates read, each once."""
+    return tuple(dict.fromkeys(each.column for each in aggregates if each.column is not None))

@@ -39,6 +39,8 @@ class Node:
     """False: never joined with the operator in front of it."""
     chainable_after: bool = True
     """False: nothing is joined behind it."""
+    reads: tuple[str, ...] | None = None
+    """The columns that the operator reads, besides the key; others need not travel to it. None: any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api import operators
+from penstock.api.aggregates import columns_of
 from penstock.api.arguments import (
     AtEnd,
     aggregates_of,
@@ -205,7 +206,8 @@ class Stream:
     def select(self, *columns: str, name: str | None = None, parallelism: int | None = None) -> Stream:
         """Some of the columns, in this order."""
         require_columns("select", columns)
-        return self._node("select", functools.partial(operators.SelectOperator, columns), name, parallelism)
+        made = functools.partial(operators.SelectOperator, columns)
+        return self._node("select", made, name, parallelism, reads=columns)
 
     def with_column(
         self,
@@ -337,7 +339,7 @@ class Stream:
         return stream
 
     def _node(
-        self, kind: str, made: OperatorFactory, name: str | None, parallelism: int | None, **flags: bool
+        self, kind: str, made: OperatorFactory, name: str | None, parallelism: int | None, **flags: Any
     ) -> Stream:
         chosen = self.pipeline._add(
             kind, name, self._parallelism if parallelism is None else parallelism, operator=made, **flags
@@ -408,7 +410,7 @@ class KeyedStream(Stream):
         """
         aggregates = aggregates_of(self.key, outputs)
         made = functools.partial(operators.AggregateOperator, aggregates)
-        return self._node("aggregate", made, name, parallelism)
+        return self._node("aggregate", made, name, parallelism, reads=columns_of(aggregates))
 
     def count(self, output: str = "count", *, name: str | None = None, parallelism: int | None = None) -> Stream:
         """The number of records of each key so far: see `aggregate`."""

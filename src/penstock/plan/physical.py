@@ -37,6 +37,8 @@ class Edge:
     input: int
     partitioning: Partitioning
     key: tuple[str, ...] = ()
+    columns: tuple[str, ...] | None = None
+    """What travels: the columns that the receiving chain reads. None: all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,15 @@ def plan(graph: Graph, parallelism: int, workers: int | None = None) -> Physical
         raise PipelineError(f"the parallelism is {parallelism}: it must be from 1 to {graph.max_parallelism}")
     chains, chain_of = _chains(graph, parallelism)
     edges = tuple(
-        Edge(link.edge, chain_of[link.upstream], chain_of[link.downstream], link.input, link.partitioning, link.key)
+        Edge(
+            link.edge,
+            chain_of[link.upstream],
+            chain_of[link.downstream],
+            link.input,
+            link.partitioning,
+            link.key,
+            _columns(graph, link),
+        )
         for link in graph.links
         if chain_of[link.upstream] != chain_of[link.downstream]
     )
@@ -147,6 +157,11 @@ def plan(graph: Graph, parallelism: int, workers: int | None = None) -> Physical
         inputs,
         outputs,
     )
+
+
+def _columns(graph: Graph, link: Link) -> tuple[str, ...] | None:
+    reads = graph.node(link.downstream).reads
+    return None if reads is None else tuple(dict.fromkeys((*link.key, *reads)))
 
 
 def _grouped(channels: tuple[Channel, ...], by: Callable[[Channel], K]) -> dict[K, list[Channel]]:

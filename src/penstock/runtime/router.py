@@ -1,8 +1,11 @@
-"""The router: hands what a chain emits to the output channels of every edge."""
+"""The router: hands what a chain emits to the output channels of every edge.
+
+Only the columns travel that the receiver reads: what nobody looks at need not be copied, sent, nor captured.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -16,7 +19,7 @@ class Router:
     """The outputs of one subtask, one partitioner per edge."""
 
     def __init__(self, subtask: SubtaskId, plan: PhysicalPlan, outputs: Mapping[ChannelId, OutputChannel]) -> None:
-        self._routes: list[tuple[Partitioner, dict[int, OutputChannel]]] = []
+        self._routes: list[_Route] = []
         self._batch_bytes_max: int | None = None
         senders = plan.chains[subtask.chain].parallelism
         for edge in (edge for edge in plan.edges if edge.upstream == subtask.chain):
@@ -29,7 +32,7 @@ class Router:
                 max_parallelism=plan.max_parallelism,
             )
             receivers = {c.receiver.index: outputs[c.id] for c in plan.outputs[subtask][edge.id]}
-            self._routes.append((partitioner, receivers))
+            self._routes.append(_Route(partitioner, receivers, edge.columns))
 
     @property
     def batch_bytes_max(self) -> int | None:
@@ -38,7 +41,7 @@ class Router:
         Rows of a hash exchange are spread over all receivers, elsewhere one of them gets the whole batch.
         """
         if self._batch_bytes_max is None and self._routes:
-            self._batch_bytes_max = max(1, min(_window_bytes(*route) for route in self._routes) // 2)
+            self._batch_bytes_max = max(1, min(route.window_bytes for route in self._routes) // 2)
         return self._batch_bytes_max
 
     def windows_changed(self) -> None:
@@ -46,11 +49,42 @@ class Router:
 
     def emit(self, batch: pa.RecordBatch) -> None:
         """Send a batch to the receivers that the partitioners choose."""
-        for partitioner, receivers in self._routes:
-            for receiver, rows in partitioner.split(batch):
-                receivers[receiver].send_batch(rows)
+        for route in self._routes:
+            route.send(batch)
 
 
-def _window_bytes(partitioner: Partitioner, receivers: Mapping[int, OutputChannel]) -> int:
-    windows = [output.credit.window_bytes for output in receivers.values()]
-    return sum(windows) if isinstance(partitioner, HashPartitioner) else min(windows)
+class _Route:
+    """The channels of one edge."""
+
+    def __init__(
+        self, partitioner: Partitioner, receivers: Mapping[int, OutputChannel], columns: Sequence[str] | None
+    ) -> None:
+        self._partitioner = partitioner
+        self._receivers = receivers
+        self._columns = columns
+        self._schema: pa.Schema | None = None
+        self._positions: list[int] | None = None
+        """Where the columns that travel are in a batch of that schema; None if all of them do."""
+
+    @property
+    def window_bytes(self) -> int:
+        windows = [output.credit.window_bytes for output in self._receivers.values()]
+        return sum(windows) if isinstance(self._partitioner, HashPartitioner) else min(windows)
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        if self._columns is not None:
+            batch = self._narrowed(batch, self._columns)
+        for receiver, rows in self._partitioner.split(batch):
+            self._receivers[receiver].send_batch(rows)
+
+    def _narrowed(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+        schema = batch.schema
+        if schema is not self._schema and schema != self._schema:
+            self._schema, self._positions = schema, _positions(schema, columns)
+        return batch if self._positions is None else batch.select(self._positions)
+
+
+def _positions(schema: pa.Schema, columns: Sequence[str]) -> list[int] | None:
+    """None also if a column is missing, or there twice: then the receiver gets all, and says what is wrong."""
+    found = sorted(schema.get_field_index(name) for name in columns)
+    return None if found[0] < 0 or len(found) == len(schema) else found
