@@ -31,8 +31,6 @@ class Kind(enum.Enum):
     """Ours to that of the best peer of the same run, where more is better."""
     INVERSE = "inverse"
     """The best peer's to ours, where less is better: above 1 we are better."""
-    LOSS = "loss"
-    """The percentage by which ours is below that of the only other contender."""
     FIGURE = "figure"
     """Ours as it is, where less is better."""
     NONE = "none"
@@ -57,15 +55,13 @@ class Bar:
         """The value that is judged, or None if somebody who is needed for it is missing."""
         found = {name: figures[self.figure] for name, figures in medians.items() if self.figure in figures}
         ours = found.pop(OURS, None)
-        if ours is None or math.isnan(ours) or (not found and self.kind in (Kind.RATIO, Kind.INVERSE, Kind.LOSS)):
+        if ours is None or math.isnan(ours) or (not found and self.more_is_better):
             return None
         match self.kind:
             case Kind.RATIO:
                 return ours / max(found.values())
             case Kind.INVERSE:
                 return min(found.values()) / ours if ours else math.inf
-            case Kind.LOSS:
-                return 100 * (1 - ours / max(found.values()))
             case _:
                 return ours
 
@@ -86,7 +82,7 @@ class Bar:
     def shown(self, value: float | None) -> str:
         if value is None:
             return ""
-        suffix = {Kind.RATIO: " ×", Kind.INVERSE: " ×", Kind.LOSS: " %"}.get(self.kind, f" {self.unit}".rstrip())
+        suffix = " ×" if self.more_is_better else f" {self.unit}".rstrip()
         return f"{number(value)}{suffix}"
 
     def mark(self, value: float | None) -> str:

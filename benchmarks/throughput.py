@@ -3,9 +3,9 @@
 KIND is `sum`, `window` or `map`. `net` is from the first record that a source reads until the job has ended, the final
 checkpoint included; `work` is from the same moment until the last record was written, and `tail` is the rest: the final
 checkpoint (`final`) and the end of the Spark job. `start` is from `start()` to the first record, on a session that has
-run nothing before. The peers' figures of the same names mean the same. `p50` is the median duration of the checkpoints
-but for the final one. An INTERVAL of `none` is without checkpoints, but for the final one. WORKERS are as many as
-PARALLELISM by default.
+run nothing before; `row` is `work` for each row. The peers' figures of the same names mean the same. `p50` is the
+median duration of the checkpoints but for the final one. An INTERVAL of `none` is without checkpoints, but for the
+final one. WORKERS are as many as PARALLELISM by default.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ def run(kind: str, parallelism: int, rows: int, interval: float | None = 1.0, wo
     middle = f"{statistics.median(done):.0f}ms" if done else "nan"
     return (
         f"penstock {kind} p={parallelism} rows={rows} rate={rows / net / 1e6:.3f}M/s net={net:.3f}s work={work:.3f}s "
-        f"tail={net - work:.3f}s work_rate={rows / work / 1e6:.3f}M/s start={first - began:.2f}s "
-        f"checkpoints={len(done) + 1} p50={middle} final={final}ms worker={memory:.0f}MB verified"
+        f"tail={net - work:.3f}s work_rate={rows / work / 1e6:.3f}M/s row={1e9 * work / rows:.1f}ns "
+        f"start={first - began:.2f}s checkpoints={len(done) + 1} p50={middle} final={final}ms "
+        f"worker={memory:.0f}MB verified"
     )
 
 

@@ -1,39 +1,53 @@
 """How long a worker works before it looks at what has arrived: less while a checkpoint is in progress.
 
 A barrier waits for the slice of work that is under way, at every hop. So slices are short from the moment when a
-subtask of the worker hears of a checkpoint until all of them are done with it, and for a little while after that: where
-checkpoints follow each other closely, the next trigger finds short slices too.
+subtask of the worker hears of a checkpoint until all of them are done with it. Where checkpoints follow each other
+closely they stay short for a little while after that, so that the next trigger finds short slices too; where they do
+not, records need not pay for it: short slices mean more calls.
 """
 
 from __future__ import annotations
 
-from penstock.ids import SubtaskId
+from penstock.ids import NO_CHECKPOINT, CheckpointId, SubtaskId
 from penstock.runtime.ports import Clock
 from penstock.runtime.settings import WorkerSettings
 
 _LINGER_MS = 20
+_CLOSE_MS = 100
+"""A checkpoint that begins so soon after the one before follows it closely, and so may the next one."""
 
 
 class Pace:
     """The pace of one worker."""
 
-    __slots__ = ("_calm_at_ms", "_clock", "_engaged", "_settings")
+    __slots__ = ("_calm_at_ms", "_clock", "_done_at_ms", "_engaged", "_follows_closely", "_newest", "_settings")
 
     def __init__(self, settings: WorkerSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
         self._engaged: set[SubtaskId] = set()
         self._calm_at_ms = 0
+        self._done_at_ms: int | None = None
+        """When the last checkpoint was over here."""
+        self._newest = NO_CHECKPOINT
+        self._follows_closely = False
 
-    def hurry(self, subtask: SubtaskId) -> None:
+    def hurry(self, subtask: SubtaskId, checkpoint: CheckpointId) -> None:
         """A subtask has heard of a checkpoint."""
+        # By its id: one subtask can be done with a checkpoint before another one of the worker hears of it.
+        if checkpoint > self._newest:
+            self._newest = checkpoint
+            done_at_ms = self._done_at_ms
+            self._follows_closely = done_at_ms is not None and self._clock.now_ms() - done_at_ms <= _CLOSE_MS
         self._engaged.add(subtask)
 
     def calm(self, subtask: SubtaskId) -> None:
         """A subtask is done with its checkpoint, in whatever way."""
         if subtask in self._engaged:
             self._engaged.discard(subtask)
-            self._calm_at_ms = self._clock.now_ms() + _LINGER_MS
+            self._done_at_ms = self._clock.now_ms()
+            if self._follows_closely:
+                self._calm_at_ms = self._done_at_ms + _LINGER_MS
 
     @property
     def slice_us(self) -> int:

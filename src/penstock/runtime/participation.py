@@ -128,7 +128,7 @@ class Participation:
                 return
         if barrier.checkpoint > self._heard_of:
             self._heard_of = barrier.checkpoint
-            self._services.pace.hurry(self._subtask)
+            self._services.pace.hurry(self._subtask, barrier.checkpoint)
             self._heard_at_ms = self._services.clock.now_ms()
             self._heard_age_ms = barrier.age_ms
 

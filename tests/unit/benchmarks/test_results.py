@@ -56,8 +56,6 @@ def test_the_ratio_is_of_medians_and_to_the_best_peer() -> None:
         (Bar(Kind.RATIO, "rate", 5, 10), 3, 1, 3, "**below the bar**"),
         (Bar(Kind.INVERSE, "rate", 1), 2, 1, 0.5, "**below the bar**"),
         (Bar(Kind.INVERSE, "rate", 1), 1, 2, 2, "bar reached"),
-        (Bar(Kind.LOSS, "rate", 5, 1), 98, 100, 2, "bar reached"),
-        (Bar(Kind.LOSS, "rate", 5, 1), 101, 100, -1, "goal reached"),
         (Bar(Kind.FIGURE, "rate", 7, 1), 8, 1, 8, "**below the bar**"),
         (Bar(Kind.FIGURE, "rate", None, 1), 2, 1, 2, "below the goal"),
         (Bar(Kind.RATIO, "rate"), 2, 1, 2, ""),

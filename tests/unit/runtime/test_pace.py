@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.ids import OperatorName, SubtaskId
+from penstock.ids import CheckpointId, OperatorName, SubtaskId
 from penstock.protocol.barrier import Barrier
 from penstock.runtime.frames import AcknowledgeFrame, DeclineFrame
-from penstock.runtime.pace import _LINGER_MS, Pace
+from penstock.runtime.pace import _CLOSE_MS, _LINGER_MS, Pace
 from penstock.runtime.settings import WorkerSettings
 from tests.unit.runtime.fake_ports import LEFT, RIGHT, Bench, ManualClock, Numbers, Seen, barrier, join, read, unaligned
 
@@ -27,7 +27,7 @@ class TestPace:
 
     def test_it_is_hurried_as_long_as_one_subtask_is(self) -> None:
         for subtask in (FIRST, SECOND, SECOND):
-            self.pace.hurry(subtask)
+            self.pace.hurry(subtask, CheckpointId(1))
         self.pace.calm(FIRST)
         self.clock.advance(10 * _LINGER_MS)
         assert (self.pace.is_hurried, self.pace.slice_us) == (True, HURRIED_US)
@@ -35,19 +35,32 @@ class TestPace:
         self.clock.advance(_LINGER_MS)
         assert (self.pace.is_hurried, self.pace.slice_us) == (False, CALM_US)
 
-    def test_it_lingers_because_the_next_checkpoint_may_follow_closely(self) -> None:
-        self.pace.hurry(FIRST)
-        self.pace.calm(FIRST)
+    def take_checkpoint(self, number: int) -> None:
+        """One subtask is done with it before the other one hears of it."""
+        for subtask in (FIRST, SECOND):
+            self.pace.hurry(subtask, CheckpointId(number))
+            self.pace.calm(subtask)
+
+    def test_a_checkpoint_that_follows_none_leaves_it_calm_at_once(self) -> None:
+        self.take_checkpoint(1)
+        assert not self.pace.is_hurried
+
+    @pytest.mark.parametrize(("after_ms", "lingers"), [(0, True), (_CLOSE_MS, True), (_CLOSE_MS + 1, False)])
+    def test_it_lingers_where_checkpoints_follow_each_other_closely(self, after_ms: int, lingers: bool) -> None:
+        self.take_checkpoint(1)
+        self.clock.advance(after_ms)
+        self.take_checkpoint(2)
+        assert self.pace.is_hurried == lingers
         self.clock.advance(_LINGER_MS - 1)
-        assert self.pace.is_hurried
+        assert self.pace.is_hurried == lingers
         self.clock.advance(1)
         assert not self.pace.is_hurried
 
     def test_one_that_was_not_in_a_hurry_does_not_make_it_linger(self) -> None:
         self.pace.calm(FIRST)
         assert not self.pace.is_hurried
-        self.pace.hurry(FIRST)
-        self.pace.calm(FIRST)
+        self.take_checkpoint(1)
+        self.take_checkpoint(2)
         self.clock.advance(_LINGER_MS - 1)
         self.pace.calm(FIRST)
         self.clock.advance(1)
@@ -75,8 +88,9 @@ class TestOfAWorker:
 
     def test_it_lingers_after_the_acknowledgement(self) -> None:
         bench = Bench(read(Numbers({}))).started()
-        bench.trigger(barrier(1))
-        assert bench.transport.of(AcknowledgeFrame)
+        for number in (1, 2):
+            bench.trigger(barrier(number))
+        assert len(bench.transport.of(AcknowledgeFrame)) == 2
         assert bench.worker.turn_us == 0
         assert not is_hurried(bench)
 
