@@ -110,8 +110,8 @@ MUTANTS = (
     _mutant(
         "A snapshot of windows changes with them",
         "runtime/state/aggregate_columns.py",
-        "        self._log(touched)\n        for column in",
-        "        for column in",
+        "        self._log(touched)\n        for column, accumulators in",
+        "        for column, accumulators in",
         "I1: records behind the cut are in the state.",
     ),
     _mutant(
