@@ -52,8 +52,8 @@ MUTANTS = (
     _mutant(
         "A batch of several windows is put in order without its keys",
         _STATE,
-        "values.take(pa.array(order)), slots.take(order), numbers.take(order)",
-        "values.take(pa.array(order)), slots, numbers.take(order)",
+        "take_rows(values, order), slots.take(order), numbers.take(order)",
+        "take_rows(values, order), slots, numbers.take(order)",
         "Records go to the keys of others.",
     ),
     _mutant(
