@@ -42,6 +42,20 @@ _OF_POSITION: Final = np.arange(_STEPPED_WORDS, dtype=np.uint64) * _COMBINE
 _CANONICAL_NAN: Final = np.uint64(0x7FF8000000000000).view(np.float64)
 
 
+def _stored_dtype(kind: pa.DataType) -> np.dtype[Any]:
+    letter = "f" if pa.types.is_floating(kind) else "u" if pa.types.is_unsigned_integer(kind) else "i"
+    return np.dtype(f"{letter}{kind.bit_width // 8}")
+
+
+_INTEGERS: Final = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+_FLOATS: Final = [pa.float16(), pa.float32(), pa.float64()]
+_TIMES: Final = [pa.date32(), pa.date64(), pa.time32("s"), pa.time64("us"), pa.timestamp("us"), pa.duration("us")]
+# Older versions of Arrow have no decimals of less than 128 bits.
+_SMALL_DECIMALS: Final = [getattr(pa, name)(1) for name in ("decimal32", "decimal64") if hasattr(pa, name)]
+FIXED_WIDTH: Final = {kind.id: _stored_dtype(kind) for kind in [*_INTEGERS, *_FLOATS, *_TIMES, *_SMALL_DECIMALS]}
+"""By the id of an Arrow type, how its values lie in memory, if they are numbers of up to 64 bits."""
+
+
 def hash_rows(batch: pa.RecordBatch, columns: Sequence[str]) -> Words:
     """One hash per row over `columns`, whose order matters. Raises `DataError` for a column it cannot hash."""
     if not columns:
@@ -138,34 +152,19 @@ def word_values(array: pa.Array) -> npt.NDArray[np.int64] | None:
     kind = array.type
     if pa.types.is_boolean(kind):
         return fixed_width_values(array.cast(pa.uint8()), np.uint8).astype(np.int64)
-    if pa.types.is_floating(kind):
-        return _float_words(array)
-    dtype = _integer_storage(kind)
+    dtype = FIXED_WIDTH.get(kind.id)
     if dtype is None:
         return None
+    if dtype.kind == "f":
+        return _float_words(array, dtype)
     values = fixed_width_values(array, dtype)
     return values.view(np.int64) if values.dtype.itemsize == 8 else values.astype(np.int64)
 
 
-def _integer_dtype(kind: pa.DataType) -> str:
-    return f"{'i' if pa.types.is_signed_integer(kind) else 'u'}{kind.bit_width // 8}"
-
-
-def _integer_storage(kind: pa.DataType) -> str | None:
-    if pa.types.is_integer(kind):
-        return _integer_dtype(kind)
-    small_decimal = pa.types.is_decimal(kind) and kind.bit_width <= 64
-    if small_decimal or pa.types.is_date(kind) or pa.types.is_time(kind):
-        return f"i{kind.bit_width // 8}"
-    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
-        return "i8"
-    return None
-
-
-def _float_words(array: pa.Array) -> npt.NDArray[np.int64]:
+def _float_words(array: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[np.int64]:
     with np.errstate(invalid="ignore"):
         # Adding zero turns -0.0 into 0.0 and leaves every other number as it is.
-        values = fixed_width_values(array, f"f{array.type.bit_width // 8}").astype(np.float64) + 0.0
+        values = fixed_width_values(array, dtype).astype(np.float64) + 0.0
     values[np.isnan(values)] = _CANONICAL_NAN
     return values.view(np.int64)
 
@@ -209,7 +208,7 @@ def _hash_dictionary(array: pa.DictionaryArray) -> Words:
         return np.full(len(array), NULL_HASH, dtype=np.uint64)
     of_values = hash_array(array.dictionary)
     indices = array.indices
-    places = fixed_width_values(indices, _integer_dtype(indices.type))
+    places = fixed_width_values(indices, FIXED_WIDTH[indices.type.id])
     # Only a null may hold an index out of bounds; clipping spares a copy with the nulls filled in.
     hashes: Words = of_values.take(places, mode="clip")
     if indices.null_count:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, TypeAlias, assert_never
+from typing import Any, NamedTuple, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +23,11 @@ from penstock.protocol.key_groups import owner_of
 from penstock.protocol.manifest import Partitioning
 from penstock.runtime.direct_table import DirectTable
 from penstock.runtime.keys import key_groups, word_values
+from penstock.runtime.take import take_rows
 
 Split: TypeAlias = list[tuple[int, pa.RecordBatch]]
 """Receiver and its batch, in the order of the receivers."""
 
-_DETOURS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 _SCANNED_RECEIVERS = 4  # up to so many, one scan per receiver is faster than sorting
 
 
@@ -40,34 +40,41 @@ def split_by_receiver(batch: pa.RecordBatch, receivers_of_rows: npt.NDArray[Any]
     assert len(receivers_of_rows) == batch.num_rows
     if batch.num_rows == 0:
         return []
+    cut = _scan(receivers_of_rows, range(n)) if n <= _SCANNED_RECEIVERS else _sort(receivers_of_rows, n)
+    assert len(cut.order) == batch.num_rows
+    if len(cut.receivers) == 1:
+        return [(cut.receivers[0], batch)]
+    ordered, split, start = take_rows(batch, cut.order), [], 0
+    for receiver, count in zip(cut.receivers, cut.counts, strict=True):
+        split.append((receiver, ordered.slice(start, count)))
+        start += count
+    return split
+
+
+class _Cut(NamedTuple):
+    """The receivers that get rows, how many each gets, and the rows: those of the first, then of the next …"""
+
+    receivers: list[int]
+    counts: list[int]
+    order: npt.NDArray[np.intp]
+
+
+def _scan(receivers_of_rows: npt.NDArray[Any], receivers: Sequence[int]) -> _Cut:
+    found = [(receiver, (receivers_of_rows == receiver).nonzero()[0]) for receiver in receivers]
+    some = [(receiver, rows) for receiver, rows in found if len(rows)]
+    order = np.concatenate([rows for _, rows in some])
+    return _Cut([receiver for receiver, _ in some], [len(rows) for _, rows in some], order)
+
+
+def _sort(receivers_of_rows: npt.NDArray[Any], n: int) -> _Cut:
     counts = np.bincount(receivers_of_rows, minlength=n)
     assert len(counts) == n
-    receivers = np.flatnonzero(counts).tolist()
-    if len(receivers) == 1:
-        return [(receivers[0], batch)]
-    ordered = _take(batch, pa.array(_stable_order(receivers_of_rows, receivers, n)))
-    ends = np.cumsum(counts)
-    return [(receiver, ordered.slice(ends[receiver] - counts[receiver], counts[receiver])) for receiver in receivers]
-
-
-def _take(batch: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
-    """As `RecordBatch.take`, which Arrow has not for views: those take a detour over the types that have it."""
-    detours = {position: _DETOURS[kind] for position, kind in enumerate(batch.schema.types) if kind in _DETOURS}
-    if not detours:
-        return batch.take(rows)
-    columns = [
-        column.cast(detours[position]).take(rows).cast(column.type) if position in detours else column.take(rows)
-        for position, column in enumerate(batch.columns)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
-
-
-def _stable_order(receivers_of_rows: npt.NDArray[Any], receivers: list[int], n: int) -> npt.NDArray[np.intp]:
+    receivers = counts.nonzero()[0]
     if len(receivers) <= _SCANNED_RECEIVERS:
-        return np.concatenate([np.flatnonzero(receivers_of_rows == receiver) for receiver in receivers])
+        return _scan(receivers_of_rows, receivers.tolist())
     # numpy sorts integers of 16 bits and less by radix, in linear time.
-    narrow = receivers_of_rows.astype(_narrow_dtype(n), copy=False)
-    return np.argsort(narrow, kind="stable")
+    order = receivers_of_rows.astype(_narrow_dtype(n), copy=False).argsort(kind="stable")
+    return _Cut(receivers.tolist(), counts[receivers].tolist(), order)
 
 
 def _narrow_dtype(n: int) -> type[np.unsignedinteger[Any]]:
@@ -99,8 +106,7 @@ class HashPartitioner(Partitioner):
         """The receiver of each row."""
         words = self._words_of(batch)
         if words is not None:
-            keys = batch.select(self.columns)
-            known = self._direct.look_up(words, lambda rows: self._by_hash(keys.take(pa.array(rows))))
+            known = self._direct.look_up(words, lambda rows: self._by_hash(take_rows(batch.select(self.columns), rows)))
             if known is not None:
                 return known
         return self._by_hash(batch)

@@ -52,8 +52,8 @@ MUTANTS = (
     _mutant(
         "A batch of several windows is put in order without its keys",
         _STATE,
-        "values.take(pa.array(order)), slots.take(order), numbers.take(order)",
-        "values.take(pa.array(order)), slots, numbers.take(order)",
+        "take_rows(values, order), slots.take(order), numbers.take(order)",
+        "take_rows(values, order), slots, numbers.take(order)",
         "Records go to the keys of others.",
     ),
     _mutant(
@@ -110,8 +110,8 @@ MUTANTS = (
     _mutant(
         "A snapshot of windows changes with them",
         "runtime/state/aggregate_columns.py",
-        "        self._log(touched)\n        for column in",
-        "        for column in",
+        "        self._log(touched)\n        for column, accumulators in",
+        "        for column, accumulators in",
         "I1: records behind the cut are in the state.",
     ),
     _mutant(

@@ -123,6 +123,14 @@ def test_a_restored_subtask_goes_on_with_its_clock() -> None:
     assert again.released == [97]
 
 
+def test_the_clock_is_stored_in_these_columns() -> None:
+    context = FakeContext(subtask=2, parallelism=3)
+    fed(opened(context, 5), batch_of(100), batch_of(103))
+    (stored,) = context.state.get()
+    assert stored.schema == pa.schema([("watermark", pa.int64()), ("subtask", pa.int32()), ("parallelism", pa.int32())])
+    assert stored.to_pylist() == [{"watermark": 98, "subtask": 2, "parallelism": 3}]
+
+
 @pytest.mark.parametrize("place", [{"subtask": 1}, {"parallelism": 3}])
 def test_after_a_rescale_the_clock_starts_from_the_records(place: dict[str, int]) -> None:
     first = FakeContext()

@@ -183,6 +183,13 @@ def test_extremes_and_ends_keep_the_type_of_their_column(kind: pa.DataType, valu
     assert found(again.current())[3] == (0, None, None, None, None)
 
 
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_a_negative_zero_stays_one_as_a_value_and_not_as_a_key(kind: pa.DataType) -> None:
+    state = state_of([Aggregate("first", "v", "first"), Aggregate("last", "v", "last")])
+    (row,) = state.update(batch_of([(0.0, -0.0), (-0.0, -0.0)], kind, kind)).to_pylist()
+    assert [math.copysign(1, row[name]) for name in ("k", "first", "last")] == [1, -1, -1]
+
+
 def test_several_key_columns_are_told_apart() -> None:
     state = state_of(SUM, key=("k", "w"))
     batch = pa.record_batch({"k": ["a", "b", "a", None, "a"], "w": [1, 1, 2, 1, 1], "v": [1, 2, 4, 8, 16]})

@@ -29,6 +29,7 @@ from penstock.runtime.partition import (
     rescale_senders,
     split_by_receiver,
 )
+from tests.unit.runtime.test_take import Celsius
 
 EMPTY = pa.record_batch({"k": pa.array([], pa.int64())})
 
@@ -84,6 +85,13 @@ def test_a_batch_with_views_is_split_without_changing_its_schema(kind: pa.DataTy
     (_, left), (_, right) = split_by_receiver(batch, np.array([1, 0, 1, 0]), 2)
     assert left.schema == right.schema == batch.schema
     assert [*left.column("text"), *right.column("text")] == [texts[1], texts[3], texts[0], texts[2]]
+
+
+def test_a_batch_with_a_type_that_has_no_hash_is_split() -> None:
+    batch = pa.record_batch({"degrees": pa.ExtensionArray.from_storage(Celsius(), pa.array([20, 21, 22]))})
+    (_, left), (_, right) = split_by_receiver(batch, np.array([1, 0, 1]), 2)
+    assert left.schema == right.schema == batch.schema
+    assert [*left.column(0).to_pylist(), *right.column(0).to_pylist()] == [21, 20, 22]
 
 
 @given(st.lists(st.none() | st.integers(0, 50), max_size=80), st.integers(1, 9), st.integers(9, 128))

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, assert_never
+from typing import Any, Literal, NamedTuple, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from penstock.api.aggregates import Aggregate
 from penstock.errors import DataError
-from penstock.runtime.keys import fixed_width_values
+from penstock.runtime.keys import FIXED_WIDTH, fixed_width_values
 from penstock.runtime.state.columns import array_of_values, column_type, fits_word, words_of
 from penstock.runtime.state.slot_table import Slots
 
@@ -27,8 +26,7 @@ _INT64_MAX = 2**63 - 1
 _LOW = np.int64(0xFFFFFFFF)
 
 
-@dataclass(frozen=True, slots=True)
-class Folded:
+class Folded(NamedTuple):
     """The values of one column of a batch that are not null, beside their slots."""
 
     slots: Slots
@@ -45,6 +43,7 @@ class Accumulator(ABC):
 
     def __init__(self, function: str, column: str | None, kind: pa.DataType) -> None:
         self.column = column
+        self.is_count = function == "count"
         self.label = f"{function}({column or '*'})"
         self.kind = kind
         self.dtype = np.dtype(number_dtype(kind))
@@ -238,7 +237,8 @@ def number_dtype(kind: pa.DataType) -> str:
 
 def numbers_of(array: pa.Array) -> Numbers:
     """The values in their numpy type; arbitrary at nulls, and perhaps the array's own buffer."""
-    if pa.types.is_floating(array.type):
+    dtype = FIXED_WIDTH.get(array.type.id)
+    if dtype is not None and dtype.kind == "f":
         # Not by words: as a value, -0.0 stays what it is.
-        return fixed_width_values(array, f"f{array.type.bit_width // 8}").astype(np.float64, copy=False)
+        return fixed_width_values(array, dtype).astype(np.float64, copy=False)
     return words_of(array).view(number_dtype(array.type))

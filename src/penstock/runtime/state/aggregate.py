@@ -31,6 +31,7 @@ from penstock.runtime.state.pieces import (
     struct_of,
 )
 from penstock.runtime.state.slot_table import Slots
+from penstock.runtime.take import take
 
 
 class AggregateState:
@@ -52,6 +53,7 @@ class AggregateState:
         self._owned = owned
         self._max_parallelism = max_parallelism
         self._partitioned_by = self.key if partitioned_by is None else tuple(partitioned_by)
+        self._names = [*self.key, *(aggregate.output for aggregate in self.aggregates)]
         self._check_definition()
         self._bound: Columns | None = None
         self._checked: pa.Schema | None = None
@@ -76,8 +78,7 @@ class AggregateState:
         keys, slots = columns.slots_of(batch)
         rows = columns.fold(batch, slots, self.name)
         self.version += bool(len(rows))
-        chosen = pa.array(rows)
-        return self._result(columns, slots[rows], [key.take(chosen) for key in keys])
+        return self._result(columns, slots.take(rows), [take(key, rows) for key in keys])
 
     def fold(self, batch: pa.RecordBatch) -> None:
         """As `update`, but without a result."""
@@ -146,9 +147,8 @@ class AggregateState:
             raise PipelineError(
                 f"state '{self.name}': its key {self.key} must begin with the key of its input, {self._partitioned_by}"
             )
-        outputs = [*self.key, *(aggregate.output for aggregate in self.aggregates)]
-        if len(set(outputs)) < len(outputs):
-            raise PipelineError(f"state '{self.name}': two of its columns have one name: {', '.join(outputs)}")
+        if len(set(self._names)) < len(self._names):
+            raise PipelineError(f"state '{self.name}': two of its columns have one name: {', '.join(self._names)}")
         for aggregate in self.aggregates:
             if aggregate.column is None and aggregate.function != "count":
                 raise PipelineError(f"state '{self.name}': {aggregate.function} needs a column")
@@ -192,8 +192,7 @@ class AggregateState:
 
     def _result(self, columns: Columns, slots: Slots, keys: list[pa.Array]) -> pa.RecordBatch:
         outputs = [columns.output(aggregate, slots) for aggregate in self.aggregates]
-        names = [*self.key, *(aggregate.output for aggregate in self.aggregates)]
-        return pa.RecordBatch.from_arrays([*keys, *outputs], names=names)
+        return pa.RecordBatch.from_arrays([*keys, *outputs], names=self._names)
 
 
 class AggregateSnapshot:

@@ -15,10 +15,9 @@ without a lock. Once the copy is made nothing needs to be logged; a snapshot tha
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -54,6 +53,10 @@ class Columns:
         self.index = index
         self.accumulators = accumulators
         self.inputs = sorted({a.column for a in accumulators if a.column is not None})
+        self._by_label = {a.label: a for a in accumulators}
+        columns = [None, *self.inputs]
+        self._by_input = {column: [a for a in accumulators if a.column == column] for column in columns}
+        self._only_counted = {column for column in columns if all(a.is_count for a in self._by_input[column])}
         self.numbers = {a.label: np.zeros(capacity, dtype=a.dtype) for a in accumulators}
         self.is_set: dict[str | None, Mask]
         """By input column, the slots that have a value; with `knows_rows`, by None those that have had a row at all."""
@@ -94,38 +97,39 @@ class Columns:
     def merge(self, other: Columns, theirs: Slots, ours: Slots, name: str) -> None:
         """Fold in what `other` has gathered in the slots `theirs`: into `ours`, each of which is there once."""
         self.make_room()
-        for column in [None, *self.inputs]:
+        for column, accumulators in self._by_input.items():
             has_value = np.arange(len(theirs)) if column is None else np.flatnonzero(other.is_set[column].take(theirs))
             if len(has_value) == 0:
                 continue
             places, into = theirs[has_value], ours[has_value]
-            for accumulator in self._of(column):
+            for accumulator in accumulators:
                 values = other.numbers[accumulator.label].take(places)
                 folded = Folded(into, values, self.is_set.get(column, _NO_MASK))
-                with _overflow_reported(accumulator, name):
+                try:
                     accumulator.merge(self.numbers[accumulator.label], folded)
+                except OverflowError as error:
+                    raise _overflow(accumulator, name) from error
             if column in self.is_set:
                 self.is_set[column][into] = True
 
     def _fold(self, batch: pa.RecordBatch, slots: Slots, touched: Slots, name: str) -> None:
         """`touched` has all `slots`, if possible each once."""
         self._log(touched)
-        for column in [None, *self.inputs]:
+        for column, accumulators in self._by_input.items():
             folded = self._folded(batch, column, slots)
             if folded is None:
                 continue
-            for accumulator in self._of(column):
-                with _overflow_reported(accumulator, name):
+            for accumulator in accumulators:
+                try:
                     accumulator.fold(self.numbers[accumulator.label], folded)
+                except OverflowError as error:
+                    raise _overflow(accumulator, name) from error
             if column in self.is_set:
                 self.is_set[column][touched if folded.slots is slots else folded.slots] = True
 
     def slots_with_rows(self) -> Slots:
         """The slots that have had a row, with `knows_rows`."""
         return np.flatnonzero(self.is_set[None])
-
-    def _of(self, column: str | None) -> list[Accumulator]:
-        return [accumulator for accumulator in self.accumulators if accumulator.column == column]
 
     def output(self, aggregate: Aggregate, slots: Slots) -> pa.Array:
         """The column of the result that `aggregate` asks for."""
@@ -136,10 +140,11 @@ class Columns:
             sums = self.numbers[f"sum({column})"].take(slots)
             return pa.array(sums / np.maximum(counts, 1), mask=counts == 0)
         label = f"{aggregate.function}({column or '*'})"
-        (accumulator,) = (a for a in self.accumulators if a.label == label)
+        accumulator = self._by_label[label]
         nulls = None
-        if aggregate.function != "count" and column is not None:
-            nulls = ~self.is_set[column].take(slots)
+        if column is not None and not accumulator.is_count:
+            is_set = self.is_set[column].take(slots)
+            nulls = None if np.count_nonzero(is_set) == len(is_set) else ~is_set
         return accumulator.array(self.numbers[label].take(slots), nulls)
 
     def restore(self, batch: pa.RecordBatch, name: str) -> None:
@@ -160,7 +165,7 @@ class Columns:
             self.numbers[accumulator.label][slots] = numbers
             accumulator.restored()
             if accumulator.column is not None:
-                has_value = numbers > 0 if accumulator.label.startswith("count(") else ~null_mask(array)
+                has_value = numbers > 0 if accumulator.is_count else ~null_mask(array)
                 self.is_set[accumulator.column][slots] = has_value
 
     def keep(self, slots: npt.NDArray[np.intp]) -> None:
@@ -185,7 +190,7 @@ class Columns:
         if column is None:
             return Folded(slots, _NO_NUMBERS, _NO_MASK)
         array = plain(batch.column(column))
-        is_count_only = all(a.label.startswith("count(") for a in self.accumulators if a.column == column)
+        is_count_only = column in self._only_counted
         values = _NO_NUMBERS if is_count_only else numbers_of(array)
         if array.null_count == 0:
             return Folded(slots, values, self.is_set[column])
@@ -198,7 +203,8 @@ class Columns:
         """Of each slot the last row, in order: write the number of the row into the slot, and see whose stayed."""
         numbers = np.arange(len(slots), dtype=np.int32)
         self._last_row[slots] = numbers
-        return np.flatnonzero(self._last_row.take(slots) == numbers)
+        is_last: Mask = self._last_row.take(slots) == numbers
+        return is_last.nonzero()[0]
 
     def _log(self, touched: Slots) -> None:
         if not self._open:
@@ -224,15 +230,11 @@ class Columns:
         self._ready = size
 
 
-@contextlib.contextmanager
-def _overflow_reported(accumulator: Accumulator, name: str) -> Iterator[None]:
-    try:
-        yield
-    except OverflowError as error:
-        raise DataError(
-            f"state '{name}': {accumulator.label} has left the range of 64-bit integers; "
-            "cast the column to float64 if that is precise enough"
-        ) from error
+def _overflow(accumulator: Accumulator, name: str) -> DataError:
+    return DataError(
+        f"state '{name}': {accumulator.label} has left the range of 64-bit integers; "
+        "cast the column to float64 if that is precise enough"
+    )
 
 
 def plain_key(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -281,7 +283,7 @@ class ColumnsSnapshot:
         columns = dict(zip(self._labels, self._settle(), strict=True))
         arrays = []
         for accumulator in self.accumulators:
-            has_nulls = accumulator.column is not None and not accumulator.label.startswith("count(")
+            has_nulls = accumulator.column is not None and not accumulator.is_count
             nulls = ~columns[_SET, accumulator.column] if has_nulls else None
             arrays.append(accumulator.array(columns[accumulator.label], nulls))
         return arrays

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import DataError
-from penstock.runtime.keys import word_values
+from penstock.runtime.keys import FIXED_WIDTH, word_values
 
 Mask = npt.NDArray[np.bool_]
 
@@ -41,6 +41,8 @@ def column_type(name: str, schema: pa.Schema, column: str) -> pa.DataType:
 
 def plain(array: pa.Array) -> pa.Array:
     """The values without their encoding. Children of a struct are left as they are."""
+    if array.type.id in FIXED_WIDTH:  # most are: one question instead of five
+        return array
     if isinstance(array, pa.ExtensionArray):
         return plain(array.storage)
     if pa.types.is_dictionary(array.type):
@@ -79,9 +81,7 @@ def array_of_words(words: npt.NDArray[np.int64], kind: pa.DataType, nulls: Mask 
 
 def array_of_values(values: npt.NDArray[Any], kind: pa.DataType, nulls: Mask | None) -> pa.Array:
     """An array of a fixed-width `kind` around numbers of its storage, cast to its width."""
-    width = kind.bit_width // 8
-    letter = "f" if pa.types.is_floating(kind) else "u" if pa.types.is_unsigned_integer(kind) else "i"
-    stored = np.ascontiguousarray(values.astype(f"{letter}{width}", copy=False))
+    stored = np.ascontiguousarray(values.astype(FIXED_WIDTH[kind.id], copy=False))
     validity = None if nulls is None or not nulls.any() else pa.array(~nulls).buffers()[1]
     return pa.Array.from_buffers(kind, len(stored), [validity, pa.py_buffer(stored)])
 

@@ -44,6 +44,7 @@ from penstock.runtime.state.pieces import (
 from penstock.runtime.state.slot_table import Slots
 from penstock.runtime.state.window_clock import WindowClock
 from penstock.runtime.state.window_layout import PANE_START, Layout, layout_of_batch, layout_of_checkpoint
+from penstock.runtime.take import take_rows
 
 _FIRST_CAPACITY = 1 << 6
 _SPARE_KEYS = 1 << 10
@@ -120,7 +121,7 @@ class WindowState:
             groups = key_groups(batch, self.key, self._max_parallelism)
             limits = self._clock.of(groups, lambda watermark_ms: self._open_from(layout, watermark_ms))
         rows = np.flatnonzero(times >= limits)
-        return (batch, times) if len(rows) == len(times) else (batch.take(pa.array(rows)), times[rows])
+        return (batch, times) if len(rows) == len(times) else (take_rows(batch, rows), times[rows])
 
     def _open_from(self, layout: Layout, watermark_ms: int) -> int:
         """A row of this event time or a later one is not late."""
@@ -149,18 +150,18 @@ class WindowState:
         values = batch.select(layout.inputs)
         if not bool((numbers[1:] >= numbers[:-1]).all()):
             order = _stable_order(numbers, last - first + 1)
-            values, slots, numbers = values.take(pa.array(order)), slots.take(order), numbers.take(order)
+            values, slots, numbers = take_rows(values, order), slots.take(order), numbers.take(order)
         ends = [*(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
         for start, end in zip([0, *ends], ends, strict=False):
             number, here = first + int(numbers[start]), slots[start:end]
             if number in self._panes and self._panes[number].index is not self._index:
-                rows = batch.slice(start, end - start) if order is None else batch.take(pa.array(order[start:end]))
+                rows = batch.slice(start, end - start) if order is None else take_rows(batch, order[start:end])
                 here = self._slots_in(layout, self._panes[number].index, rows)
             self._fold_pane(layout, number, values.slice(start, end - start), here)
 
     def _slots_in(self, layout: Layout, index: KeyIndex, batch: pa.RecordBatch) -> Slots:
         keys = [plain_key(batch.column(name), kind) for name, kind in zip(self.key, layout.kinds, strict=True)]
-        return index.slots_of(keys).astype(np.intp)
+        return index.slots_of(keys).astype(np.intp, copy=False)
 
     def _fold_pane(self, layout: Layout, number: int, values: pa.RecordBatch, slots: Slots) -> None:
         if number not in self._panes:
@@ -387,7 +388,7 @@ class WindowSnapshot:
 def _stable_order(numbers: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.intp]:
     """The rows of pane 0 of `count`, then those of pane 1 … Few panes are found one by one faster than by a sort."""
     if count <= _PANES_FOUND_MAX:
-        return np.concatenate([np.flatnonzero(numbers == np.uint64(number)) for number in range(count)])
+        return np.concatenate([(numbers == np.uint64(number)).nonzero()[0] for number in range(count)])
     # Numpy sorts integers of 16 bits by radix.
     return np.argsort(numbers.astype(np.uint16) if count <= 1 << 16 else numbers, kind="stable")
 

@@ -1,0 +1,143 @@
+"""Rows are taken as Arrow takes them, whoever does it: of any type, of slices, with nulls and without."""
+
+from __future__ import annotations
+
+import decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.runtime.take import take, take_rows
+
+
+class Celsius(pa.ExtensionType):
+    def __init__(self) -> None:
+        super().__init__(pa.int64(), "tests.celsius")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> Celsius:
+        return cls()
+
+
+INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+FLOATS = [pa.float16(), pa.float32(), pa.float64()]
+UNITS = ["s", "ms", "us", "ns"]
+TIMES = [
+    *(pa.timestamp(unit) for unit in UNITS),
+    pa.timestamp("us", "Europe/Berlin"),
+    *(pa.duration(unit) for unit in UNITS),
+    *(pa.date32(), pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")),
+]
+DECIMALS = [
+    pa.decimal128(20, 3),
+    pa.decimal256(50, 3),
+    *(getattr(pa, name)(5, 3) for name in ("decimal32", "decimal64") if hasattr(pa, name)),
+]
+OTHERS = [
+    *(pa.bool_(), pa.null(), pa.string(), pa.large_binary(), pa.binary(2), pa.list_(pa.int32()), pa.date64()),
+    *(pa.struct([("a", pa.int64())]), pa.dictionary(pa.int8(), pa.int64()), pa.dictionary(pa.int32(), pa.string())),
+    Celsius(),
+]
+
+
+def array_of(values: list[int | None], kind: pa.DataType) -> pa.Array:
+    """Numbers from 0 to 99 as values of any type."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, array_of(values, kind.storage_type))
+    if pa.types.is_dictionary(kind):
+        return array_of(values, kind.value_type).dictionary_encode().cast(kind)
+    if kind in TIMES:
+        return pa.array(values, pa.int32() if kind.bit_width == 32 else pa.int64()).view(kind)
+    return pa.array([None if value is None else _as_kind(value, kind) for value in values], kind)
+
+
+def _as_kind(value: int, kind: pa.DataType) -> Any:
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_boolean(kind):
+        return value % 2 == 0
+    if pa.types.is_string(kind):
+        return f"{value}" * (value % 5)
+    if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return f"{value:02}".encode()
+    if pa.types.is_list(kind):
+        return [value] * (value % 3)
+    if pa.types.is_struct(kind):
+        return {"a": value}
+    if pa.types.is_float16(kind):
+        return np.float16(value)
+    return value * 86_400_000 if pa.types.is_date64(kind) else decimal.Decimal(value) if kind in DECIMALS else value
+
+
+kinds = st.sampled_from([*INTEGERS, *FLOATS, *TIMES, *DECIMALS, *OTHERS])
+values = st.lists(st.integers(0, 99), max_size=20) | st.lists(st.none() | st.integers(0, 99), max_size=20)
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> pa.Array:
+    whole = array_of(draw(values), draw(kinds))
+    return whole.slice(draw(st.integers(0, len(whole))), draw(st.integers(0, 20)))
+
+
+def some_rows(data: st.DataObject, length: int) -> Any:
+    rows = st.lists(st.integers(0, length - 1), max_size=30) if length else st.just(list[int]())
+    return np.array(data.draw(rows), dtype=np.intp)
+
+
+@given(slices(), st.data())
+def test_rows_are_those_that_arrow_takes(array: pa.Array, data: st.DataObject) -> None:
+    rows = some_rows(data, len(array))
+    taken, wanted = take(array, rows), array.take(pa.array(rows))
+    taken.validate(full=True)
+    assert (taken.type, taken.null_count, taken.offset) == (wanted.type, wanted.null_count, wanted.offset)
+    assert taken.equals(wanted)
+
+
+@given(st.lists(kinds, min_size=1, max_size=4), st.integers(0, 9), st.integers(0, 3), st.booleans(), st.data())
+def test_a_batch_keeps_its_schema(
+    types: list[pa.DataType], length: int, start: int, is_annotated: bool, data: st.DataObject
+) -> None:
+    arrays = [array_of(list(range(start + length)), kind) for kind in types]
+    fields = [pa.field("twice", array.type) for array in arrays]
+    if is_annotated:
+        fields[0] = fields[0].with_nullable(types[0] == pa.null()).with_metadata({"unit": "°C"})
+    schema = pa.schema(fields, {"of": "all"} if is_annotated else None)
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema).slice(start)
+    rows = some_rows(data, length)
+    taken = take_rows(batch, rows)
+    taken.validate(full=True)
+    assert taken.schema.equals(schema, check_metadata=True)
+    assert taken.equals(batch.take(pa.array(rows)), check_metadata=True)
+
+
+@pytest.mark.parametrize("what", ["fields", "schema", "nulls"])
+def test_each_annotation_of_a_schema_is_kept(what: str) -> None:
+    field = pa.field("a", pa.int64(), what != "nulls", {"unit": "°C"} if what == "fields" else None)
+    schema = pa.schema([field], {"of": "all"} if what == "schema" else None)
+    batch = pa.RecordBatch.from_arrays([pa.array([1, 2, 3])], schema=schema)
+    assert take_rows(batch, np.array([2, 0])).schema.equals(schema, check_metadata=True)
+
+
+def test_a_batch_without_columns_has_as_many_rows_as_were_taken() -> None:
+    batch = pa.record_batch({"a": [1, 2, 3]}).select([])
+    assert take_rows(batch, np.array([2, 0])).num_rows == 2
+
+
+def test_the_copy_does_not_hold_the_memory_of_the_original() -> None:
+    array = pa.array(np.arange(1_000))
+    assert take(array, np.arange(3)).get_total_buffer_size() == 24
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()])
+def test_views_are_taken_too(kind: pa.DataType) -> None:
+    texts = pa.array(["a", "b" * 50, None, ""]).cast(kind)
+    taken = take(texts, np.array([2, 1, 1]))
+    assert taken.type == kind
+    assert taken.to_pylist() == [texts[2].as_py(), *[texts[1].as_py()] * 2]
