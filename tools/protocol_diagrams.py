@@ -213,8 +213,8 @@ def _coordinator_offers(at: _At) -> Iterator[tuple[str, events.Event]]:
         yield "Ticked (as ordered)", events.Ticked(max(now, state.wake_at_ms))
         yield "Ticked (the expiry has passed)", events.Ticked(now + _POLICY.expiry_ms + 1)
     if state.reserving is not None:
-        yield "IdReserved", events.IdReserved(state.reserving.checkpoint, now)
-        yield "ReservationLost", events.ReservationLost(state.reserving.checkpoint, now)
+        yield "IdsReserved", events.IdsReserved(state.reserving.reservation, now)
+        yield "ReservationLost", events.ReservationLost(state.reserving.reservation, now)
     if not state.queue and state.collecting is None and state.deciding is None:
         for kind in states.RequestKind:
             request = states.Request(states.RequestId(1), kind)
@@ -303,7 +303,7 @@ def coordinator_transitions() -> list[Transition]:
         _phase,
         _coordinator_key,
         # Which tick is ordered, and who is answered, belongs to no transition in particular.
-        ignored=frozenset({"WakeAt", "AnswerRequest", "ReserveId"}),
+        ignored=frozenset({"WakeAt", "AnswerRequest", "ReserveIds"}),
     )
 
 

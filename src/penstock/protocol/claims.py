@@ -2,45 +2,81 @@
 
 Two kinds of file carry the ownership, and both are only ever created, never replaced:
 
-    reservation of id n   "generation g may use n", made before n is used for anything
-    outcome of id n       its manifest, or a void marker: at most one of them can ever exist
+    reservation of a block   "generation g may use the ids n to m", made before any of them is used for anything
+    outcome of id n          its manifest, or a void marker: at most one of them can ever exist
 
-An owner reserves its ids in order, and one ahead, so that a trigger never waits for the store. To take over:
+The file of a reservation is named after the first id of its block. An owner reserves block after block, each where the
+one before ends, and the next one when it takes the last id, so that a trigger rarely waits for the store. To take over:
 
-    1. read the listing: the new generation is the highest seen + 1, the first id the highest reserved + 1
-    2. create the reservation of that first id; lost → somebody else took over in between: begin again, or give up
-    3. read the listing again; anything above that id → the first reading was old, and the id spent: begin again
-    4. create a void outcome for every id below it that has none; lost → the former owner completed it: it counts
+    1. read the listing: the new generation is the highest seen + 1, the first id the one after the highest block
+    2. create the reservation of that id alone; lost → somebody else took over in between: begin again, or give up
+    3. read the listing again; any other entry that reaches that id → the first reading was old: begin again
+    4. create a void outcome for every id below it that was reserved and has none; lost → the former owner completed
+       it: it counts
     5. only now choose the checkpoint to restore
 
 Why this is safe however late or slow the former owner is, without a lease and without a clock: the only way for it
-to change anything is to create an outcome, for an id that it had reserved. All those ids lie below our first one,
-because the next one it would reserve *is* our first one. After step 4 every one of them has an outcome, so what
-exists when we choose in step 5 exists for good, and nothing can be added to it. The former owner finds out on its
-own: its next reservation is taken, or its outcome is there already and not its own. Then it is fenced and stops.
-A lease would only make it stop sooner.
+to change anything is to create an outcome, for an id of a block that it had reserved. By step 3 all its blocks end
+below our first id, and the next one it would reserve *begins* with our first id, so it gets no other. After step 4
+every id that it could still create an outcome for has one, so what exists when we choose in step 5 exists for good, and
+nothing can be added to it. The former owner finds out on its own: its next reservation is taken, or its outcome is
+there already and not its own. Then it is fenced and stops. A lease would only make it stop sooner.
+
+Step 3 is there for two reasons. A driver that was asleep between 1 and 2 can create a reservation anew that was deleted
+because it was spent. And a reading takes time: it can show the outcome of an id and not the reservation of the block
+that the id is from, and then the id after it is in the middle of a block. In both cases the second reading shows the
+block that reaches further, or just as far. What is to be declared void is taken from the second reading too. The
+reservation that was created in vain is worth nothing, and does no harm: ownership is with the block that ends highest,
+and of two that end with the same id, with the one that had begun before.
+
+A block never crosses a multiple of `BLOCK_IDS_MAX`. So of a reservation that is damaged it is known how far its block
+can reach; and whatever its size was, and that of those after it, its owner must begin a block right behind that
+multiple: there it meets who has taken over (I5, I6).
 
 What must never be deleted, because an owner that was asleep for a week still has to run into it: the reservation with
-which a generation began, the highest reservation, and every void marker. All other reservations may go once their id
-is spent (`protocol.retention`); step 3 is there because a driver that was asleep between 1 and 2 can then create one
-of those anew. Such a reservation is worth nothing, and does no harm: ownership is with the highest one.
+which a generation began, the highest reservation, and every void marker. All other reservations may go once all ids of
+their block are spent (`protocol.retention`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from penstock.ids import NO_CHECKPOINT, CheckpointId, Generation
 
 NO_GENERATION = Generation(0)
 
+BLOCK_IDS_MAX = 16
+"""So many ids at most are reserved at once. It takes nearly all of the cost of a reservation away; and a takeover must
+declare void what is left of a block, in markers that stay for ever."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """`generation` alone may use `checkpoint`."""
+    """`generation` alone may use the block of `count` ids that begins with `checkpoint`."""
 
     checkpoint: CheckpointId
     generation: Generation
+    count: int = 1
+
+    @property
+    def last(self) -> CheckpointId:
+        return CheckpointId(self.checkpoint + self.count - 1)
+
+    @property
+    def ids(self) -> Iterable[CheckpointId]:
+        return map(CheckpointId, range(self.checkpoint, self.last + 1))
+
+
+def block_ids_max(checkpoint: CheckpointId) -> int:
+    """How many ids a block that begins with `checkpoint` may have: up to the next multiple of `BLOCK_IDS_MAX`."""
+    return BLOCK_IDS_MAX - (checkpoint - 1) % BLOCK_IDS_MAX
+
+
+def unreadable_reservation(checkpoint: CheckpointId) -> Reservation:
+    """What to make of a damaged one: whose it was is lost, but not which ids it may have given out. All are spent."""
+    return Reservation(checkpoint, NO_GENERATION, block_ids_max(checkpoint))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +112,27 @@ class Listing:
 
     @property
     def newest_checkpoint(self) -> CheckpointId:
-        return max((entry.checkpoint for entry in self._entries), default=NO_CHECKPOINT)
+        """The highest id that was given out, whether it was used or not."""
+        return max(map(_last_id, self._entries), default=NO_CHECKPOINT)
+
+    def without(self, reservation: Reservation) -> Listing:
+        return replace(self, reservations=tuple(each for each in self.reservations if each != reservation))
 
     @property
     def _entries(self) -> tuple[Reservation | Outcome, ...]:
         return (*self.reservations, *self.outcomes)
 
 
+def _last_id(entry: Reservation | Outcome) -> CheckpointId:
+    return entry.last if isinstance(entry, Reservation) else entry.checkpoint
+
+
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """What to create, in this order: the reservation of `first` by `generation`, then the `void` outcomes."""
+    """What to create, in this order: the reservation of `first` by `generation`, then the `void` outcomes.
+
+    Those are known when it is confirmed.
+    """
 
     generation: Generation
     first: CheckpointId
@@ -97,22 +144,28 @@ class Takeover:
 
 
 def decide_takeover(listing: Listing) -> Takeover:
-    """How to become the owner. Trap: nothing is owned until the reservation was created and `is_confirmed`."""
-    settled = {outcome.checkpoint for outcome in listing.outcomes}
-    reserved = {reservation.checkpoint for reservation in listing.reservations}
+    """How to become the owner. Trap: nothing is owned until the reservation was created and `confirm`ed."""
     return Takeover(
         generation=Generation(listing.newest_generation + 1),
         first=CheckpointId(listing.newest_checkpoint + 1),
-        void=tuple(sorted(reserved - settled)),
     )
 
 
-def is_confirmed(takeover: Takeover, listing: Listing) -> bool:
-    """Whether a reservation that was created is the highest, by a listing read after it was created."""
-    return listing.newest_checkpoint <= takeover.first
+def confirm(takeover: Takeover, listing: Listing) -> Takeover | None:
+    """The takeover with all that is to be declared void, by a listing read after its reservation was created.
+
+    None if anything else reaches its id: then nothing is owned, and the id is spent.
+    """
+    others = listing.without(takeover.reservation)
+    # Just as high is too high: a block of the former owner may end with this very id.
+    if others.newest_checkpoint >= takeover.first:
+        return None
+    reserved = {checkpoint for reservation in others.reservations for checkpoint in reservation.ids}
+    settled = {outcome.checkpoint for outcome in others.outcomes}
+    return replace(takeover, void=tuple(sorted(reserved - settled)))
 
 
 def is_fenced(listing: Listing, generation: Generation) -> bool:
     """Whether another generation owns the directory. Trap: False says nothing about the moment after the reading."""
-    highest = max(listing.reservations, key=lambda reservation: reservation.checkpoint, default=None)
+    highest = max(listing.reservations, key=lambda reservation: (reservation.last, reservation.count), default=None)
     return highest is not None and highest.generation != generation

@@ -15,8 +15,9 @@ checkpoint can be in doubt after a crash (`protocol.commit`).
 
 Rules:
 
-- An id is used once, for one attempt, and reserved in the store before (I5). One is kept in hand, so that a trigger
-  waits for nobody. An attempt that ended leaves the coordinator as ready for the next one as it was for the first.
+- An id is used once, for one attempt, and reserved in the store before (I5). Ids are reserved in blocks, the next one
+  when the last id in hand is taken, so that a trigger rarely waits for the store. An attempt that ended leaves the
+  coordinator as ready for the next one as it was for the first.
 - An acknowledgement counts if it is of this generation, of the attempt that is collecting, from a member, and the first
   one from it (I12). All else is `Refused` and changes nothing.
 - Time passes by `Ticked` alone. Expiry does not wait for a report that may never come.
@@ -36,7 +37,7 @@ from typing import assert_never
 from penstock.errors import ProtocolViolation
 from penstock.ids import NO_CHECKPOINT, CheckpointId, Generation, SubtaskId
 from penstock.protocol.barrier import Barrier
-from penstock.protocol.claims import Outcome
+from penstock.protocol.claims import Outcome, Reservation
 from penstock.protocol.commit import CommitPermit
 from penstock.protocol.coordinator_endings import answers, complete, conclude, decline, fenced, settle, stop_for, void
 from penstock.protocol.coordinator_events import (
@@ -53,7 +54,7 @@ from penstock.protocol.coordinator_events import (
     Declined,
     Event,
     FailJob,
-    IdReserved,
+    IdsReserved,
     InputEnded,
     ManifestFailed,
     ManifestWritten,
@@ -62,7 +63,7 @@ from penstock.protocol.coordinator_events import (
     RequestDeclined,
     ReservationFailed,
     ReservationLost,
-    ReserveId,
+    ReserveIds,
     Step,
     Ticked,
     VoidFailed,
@@ -74,6 +75,7 @@ from penstock.protocol.coordinator_state import (
     Errand,
     Policy,
     Publishing,
+    Reserved,
     Settling,
     State,
     Stop,
@@ -101,7 +103,8 @@ def start(
     """
     if not members:
         raise ProtocolViolation("a checkpoint without members would be complete before it began")
-    state = State(policy, generation, shape, members, first, restored=restored, newest=restored)
+    reserved = Reserved(Reservation(first, generation), first, now_ms)
+    state = State(policy, generation, shape, members, reserved, restored=restored, newest=restored)
     if recommit is None:
         return state, ()
     state = replace(state, publishing=Publishing(recommit, Errand(now_ms)))
@@ -131,7 +134,7 @@ def _handle(state: State, event: Event) -> Step:
             return _on_all_ready(state, event)
         case Ticked():
             return _on_ticked(state, event)
-        case IdReserved() | ReservationLost() | ReservationFailed():
+        case IdsReserved() | ReservationLost() | ReservationFailed():
             return _on_reservation(state, event)
         case CheckpointRequested():
             return _on_requested(state, event)
@@ -175,8 +178,7 @@ def _on_all_ready(state: State, event: AllReady) -> Step:
 
 
 def _on_ticked(state: State, event: Ticked) -> Step:
-    if state.wake_at_ms is not None and event.now_ms >= state.wake_at_ms:
-        state = replace(state, wake_at_ms=None)
+    state = replace(state, wake_ups_ms=tuple(at_ms for at_ms in state.wake_ups_ms if at_ms > event.now_ms))
     overdue = _expire_deciding, _expire_collecting, _pursue_reservation, _pursue_void, _pursue_commit
     return _in_turn(state, event.now_ms, *overdue)
 
@@ -206,8 +208,8 @@ def _pursue_reservation(state: State, now_ms: int) -> Step:
     if (reserving := state.reserving) is None:
         return state, ()
     tried_again = replace(state, reserving=replace(reserving, errand=_under_way(reserving.errand)))
-    what = f"the reservation of checkpoint id {reserving.checkpoint}"
-    return _pursue(state, reserving.errand, tried_again, ReserveId(reserving.checkpoint), what, now_ms)
+    what = f"the reservation of {_ids_of(reserving.reservation)}"
+    return _pursue(state, reserving.errand, tried_again, ReserveIds(reserving.reservation), what, now_ms)
 
 
 def _pursue_void(state: State, now_ms: int) -> Step:
@@ -240,15 +242,16 @@ def _under_way(errand: Errand) -> Errand:
 # --- ids and requests ---
 
 
-def _on_reservation(state: State, event: IdReserved | ReservationLost | ReservationFailed) -> Step:
-    reserving = state.reserving
-    if reserving is None or reserving.checkpoint != event.checkpoint:
-        return state, (Refused(f"news of the reservation of checkpoint id {event.checkpoint}", "nobody asked for it"),)
+def _on_reservation(state: State, event: IdsReserved | ReservationLost | ReservationFailed) -> Step:
+    reserving, reservation = state.reserving, event.reservation
+    if reserving is None or reserving.reservation != reservation:
+        return state, (Refused(f"news of the reservation of {_ids_of(reservation)}", "nobody asked for it"),)
     match event:
-        case IdReserved():
-            return replace(state, reserved=event.checkpoint, reserving=None), ()
+        case IdsReserved():
+            reserved = Reserved(reservation, reservation.checkpoint, reserving.errand.since_ms)
+            return replace(state, reserved=reserved, reserving=None), ()
         case ReservationLost():
-            return fenced(state, f"checkpoint id {event.checkpoint} is reserved by another generation")
+            return fenced(state, f"checkpoint id {reservation.checkpoint} is reserved by another generation")
         case ReservationFailed():
             errand = reserving.errand.failed(state.policy, event.error, event.now_ms)
             return replace(state, reserving=replace(reserving, errand=errand)), ()
@@ -423,6 +426,12 @@ def _acknowledgement(event: Acknowledged) -> str:
 
 def _decline_of(event: Declined) -> str:
     return f"decline of checkpoint {event.checkpoint} by {event.subtask}: {event.reason.value}"
+
+
+def _ids_of(reservation: Reservation) -> str:
+    if reservation.count == 1:
+        return f"checkpoint id {reservation.checkpoint}"
+    return f"checkpoint ids {reservation.checkpoint} to {reservation.last}"
 
 
 def _some_of(subtasks: frozenset[SubtaskId]) -> str:

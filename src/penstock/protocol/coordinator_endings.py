@@ -121,7 +121,7 @@ def stop_for(state: State, how: Stop, order: Action, detail: str) -> Step:
         *state.queue,
     )
     state = replace(
-        state, stop=how, collecting=None, deciding=None, publishing=None, queue=(), reserving=None, wake_at_ms=None
+        state, stop=how, collecting=None, deciding=None, publishing=None, queue=(), reserving=None, wake_ups_ms=()
     )
     return state, (order, *answers(unanswered, RequestDeclined(DeclineReason.DRAINED, detail)))
 

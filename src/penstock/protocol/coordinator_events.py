@@ -5,7 +5,7 @@ returned. Every event carries the driver's time: the coordinator has no clock.
 
 What the runtime owes for the actions that touch the store or a sink:
 
-    ReserveId        IdReserved, ReservationLost or ReservationFailed
+    ReserveIds       IdsReserved, ReservationLost or ReservationFailed
     WriteManifest    ManifestWritten, OutcomeFound or ManifestFailed
     VoidCheckpoint   CheckpointVoided, OutcomeFound or VoidFailed
     Commit           Committed, once the committed marker is durable too, or CommitFailed
@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from penstock.ids import CheckpointId, Generation, SubtaskId
 from penstock.protocol.barrier import Barrier
-from penstock.protocol.claims import Outcome, Void
+from penstock.protocol.claims import Outcome, Reservation, Void
 from penstock.protocol.commit import CommitPermit
 from penstock.protocol.coordinator_state import Request, RequestId, State
 from penstock.protocol.declines import DeclineReason
@@ -45,24 +45,24 @@ class Ticked:
 
 
 @dataclass(frozen=True, slots=True)
-class IdReserved:
+class IdsReserved:
     """The reservation was created, or found to be this generation's own."""
 
-    checkpoint: CheckpointId
+    reservation: Reservation
     now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationLost:
-    """The reservation exists and is another generation's."""
+    """There is a reservation of the first of these ids, and it is another generation's."""
 
-    checkpoint: CheckpointId
+    reservation: Reservation
     now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationFailed:
-    checkpoint: CheckpointId
+    reservation: Reservation
     error: str
     now_ms: int
 
@@ -166,7 +166,7 @@ class CommitFailed:
 Event: TypeAlias = (
     AllReady
     | Ticked
-    | IdReserved
+    | IdsReserved
     | ReservationLost
     | ReservationFailed
     | CheckpointRequested
@@ -207,8 +207,8 @@ RequestResult: TypeAlias = RequestCompleted | RequestDeclined
 
 
 @dataclass(frozen=True, slots=True)
-class ReserveId:
-    checkpoint: CheckpointId
+class ReserveIds:
+    reservation: Reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Send `Ticked` at this time, at once if it is past. Replaces what was ordered before."""
+    """Send `Ticked` at this time, at once if it is past. What was ordered before for later comes as well."""
 
     at_ms: int
 
@@ -292,7 +292,7 @@ class Finish:
 
 
 Action: TypeAlias = (
-    ReserveId
+    ReserveIds
     | SendBarrier
     | WriteManifest
     | VoidCheckpoint

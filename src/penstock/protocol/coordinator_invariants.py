@@ -42,9 +42,13 @@ def _conditions(state: State) -> Iterator[tuple[bool, str]]:
 
 
 def _conditions_while_running(state: State, last_used: int) -> Iterator[tuple[bool, str]]:
-    yield (state.reserved is None) != (state.reserving is None), "not exactly one id in hand or being reserved"
-    upcoming = state.reserved or (state.reserving.checkpoint if state.reserving else 0)
+    yield (state.reserved is None) != (state.reserving is None), "not exactly one block in hand or being reserved"
+    if (reserved := state.reserved) is not None:
+        yield reserved.reservation.generation == state.generation, "I6: ids of another generation"
+        yield reserved.upcoming in reserved.reservation.ids, "I5: the next id is not of the block in hand"
+    upcoming = _upcoming(state)
     yield upcoming > last_used, "I5: the next id was used already"
+    yield all(earlier < later for earlier, later in pairwise(state.wake_ups_ms)), "a wake-up call ordered in vain"
     if state.publishing is not None:
         yield state.publishing.permit.checkpoint == state.newest, "I4: what is published is not the newest checkpoint"
         yield state.publishing.permit.generation == state.generation, "I6: a permit of another generation"
@@ -79,6 +83,12 @@ def _conditions_on_attempt(
     yield len(set(acknowledged)) == len(acknowledged), "I12: somebody was counted twice"
     yield waiting.isdisjoint(acknowledged), "somebody acknowledged and is still waited for"
     yield waiting.union(acknowledged) == state.members, "I12: the members are not those asked"
+
+
+def _upcoming(state: State) -> int:
+    if state.reserved is not None:
+        return state.reserved.upcoming
+    return state.reserving.reservation.checkpoint if state.reserving is not None else 0
 
 
 def _ends_at_ms(state: State, deciding: Deciding) -> int:

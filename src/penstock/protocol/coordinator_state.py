@@ -13,6 +13,7 @@ from typing import NewType, TypeAlias
 from penstock.errors import OptionError
 from penstock.ids import NO_CHECKPOINT, CheckpointId, Generation, SubtaskId
 from penstock.protocol.barrier import Barrier
+from penstock.protocol.claims import Reservation
 from penstock.protocol.commit import CommitPermit
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.history import AttemptRecord
@@ -122,10 +123,20 @@ class Errand:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserving:
-    """The store was asked for the reservation of the next id."""
+class Reserved:
+    """A block of ids in hand: `upcoming` is for the next trigger, those of the block below it are used."""
 
-    checkpoint: CheckpointId
+    reservation: Reservation
+    upcoming: CheckpointId
+    since_ms: int
+    """When the block was asked for: by this the size of the next one is decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserving:
+    """The store was asked for the next block of ids."""
+
+    reservation: Reservation
     errand: Errand
 
 
@@ -203,8 +214,8 @@ class State:
     shape: PipelineShape
     members: frozenset[SubtaskId]
     """Everybody who must acknowledge (I12)."""
-    reserved: CheckpointId | None
-    """The id in hand for the next trigger; else it is being reserved."""
+    reserved: Reserved | None
+    """The ids in hand; if none is left, the next ones are being reserved."""
     reserving: Reserving | None = None
     restored: CheckpointId = NO_CHECKPOINT
     newest: CheckpointId = NO_CHECKPOINT
@@ -226,11 +237,16 @@ class State:
     """Before this the interval triggers nothing; never earlier than the backoff."""
     backoff_until_ms: int = 0
     """Before this nothing triggers anything."""
-    wake_at_ms: int | None = None
-    """The wake-up call that was ordered last and has not come."""
+    wake_ups_ms: tuple[int, ...] = ()
+    """The wake-up calls that were ordered and have not come, the soonest first. None can be withdrawn."""
     history: tuple[AttemptRecord, ...] = ()
     """Newest last."""
     stop: Stop | None = None
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When the next wake-up call comes."""
+        return self.wake_ups_ms[0] if self.wake_ups_ms else None
 
     @property
     def has_ended(self) -> bool:

@@ -3,6 +3,9 @@
 Asked after every event, so that it does not matter which one made a trigger possible: a tick, an id that came back
 from the store, the end of the attempt before. The reasons, in this order: a request, the end of all input, and the
 interval. Requests and the final checkpoint wait for neither interval nor pause; the backoff holds for all of them.
+
+Who takes the last id of a block asks for the next block. Its size follows the pace, so that a block lasts for a second
+or two: a pipeline with seconds between its checkpoints reserves one id at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from dataclasses import replace
 
 from penstock.ids import CheckpointId
 from penstock.protocol.barrier import Barrier, BarrierFlag
-from penstock.protocol.coordinator_events import Action, ReserveId, SendBarrier, Step, WakeAt
+from penstock.protocol.claims import Reservation, block_ids_max
+from penstock.protocol.coordinator_events import Action, ReserveIds, SendBarrier, Step, WakeAt
 from penstock.protocol.coordinator_state import (
     Attempt,
     Collecting,
@@ -22,6 +26,7 @@ from penstock.protocol.coordinator_state import (
     Policy,
     Request,
     RequestKind,
+    Reserved,
     Reserving,
     Settling,
     State,
@@ -29,6 +34,11 @@ from penstock.protocol.coordinator_state import (
 )
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import committables_of
+
+_BLOCK_MS_MIN = 1_000
+"""The block after one that was used up faster than this is twice as large."""
+_BLOCK_MS_MAX = 2_000
+"""The block after one that lasted longer than this is half as large."""
 
 
 def trigger_if_due(state: State, now_ms: int) -> Step:
@@ -61,20 +71,38 @@ def _may_follow(deciding: Deciding | None) -> bool:
     return isinstance(deciding, Writing) and not manifest.is_final and not committables_of(manifest)
 
 
-def _trigger(state: State, checkpoint: CheckpointId, now_ms: int) -> Step:
+def _trigger(state: State, reserved: Reserved, now_ms: int) -> Step:
     requests = _served_together(state.queue)
-    barrier = _barrier(state, checkpoint, requests, now_ms)
+    barrier = _barrier(state, reserved.upcoming, requests, now_ms)
     attempt = Attempt(barrier, now_ms + state.policy.expiry_ms, requests)
-    following = CheckpointId(checkpoint + 1)
     state = replace(
         state,
         collecting=Collecting(attempt, state.members),
         queue=tuple(request for request in state.queue if request not in requests),
-        reserved=None,
-        reserving=Reserving(following, Errand(now_ms)),
         due_at_ms=after_interval(state.policy, now_ms),
     )
-    return state, (SendBarrier(barrier), ReserveId(following))
+    state, actions = _take_id(state, reserved, now_ms)
+    return state, (SendBarrier(barrier), *actions)
+
+
+def _take_id(state: State, reserved: Reserved, now_ms: int) -> Step:
+    """The upcoming id is used (I5); if it was the last in hand, the next block is asked for."""
+    if reserved.upcoming < reserved.reservation.last:
+        upcoming = CheckpointId(reserved.upcoming + 1)
+        return replace(state, reserved=replace(reserved, upcoming=upcoming)), ()
+    following = decide_next_block(reserved.reservation, now_ms - reserved.since_ms)
+    return replace(state, reserved=None, reserving=Reserving(following, Errand(now_ms))), (ReserveIds(following),)
+
+
+def decide_next_block(used_up: Reservation, lasted_ms: int) -> Reservation:
+    """The block behind one that lasted for so long, from when it was asked for to its last id."""
+    count = used_up.count
+    if lasted_ms < _BLOCK_MS_MIN:
+        count *= 2
+    elif lasted_ms > _BLOCK_MS_MAX:
+        count = max(1, count // 2)
+    first = CheckpointId(used_up.last + 1)
+    return Reservation(first, used_up.generation, min(count, block_ids_max(first)))
 
 
 def _served_together(queue: tuple[Request, ...]) -> tuple[Request, ...]:
@@ -108,11 +136,15 @@ def after_interval(policy: Policy, now_ms: int) -> int | None:
 
 
 def order_wake_up(state: State, actions: tuple[Action, ...]) -> Step:
-    """Ask for the tick at which something must be decided although nothing was heard; last of all actions."""
+    """Ask for the tick at which something must be decided although nothing was heard; last of all actions.
+
+    Not if one comes before that anyway: after it this is asked again. Timers cannot be withdrawn, and with one for
+    the expiry of every checkpoint, tens of thousands would pile up.
+    """
     at_ms = _wake_at_ms(state)
-    if at_ms is None or at_ms == state.wake_at_ms:
+    if at_ms is None or (state.wake_at_ms is not None and state.wake_at_ms <= at_ms):
         return state, actions
-    return replace(state, wake_at_ms=at_ms), (*actions, WakeAt(at_ms))
+    return replace(state, wake_ups_ms=(at_ms, *state.wake_ups_ms)), (*actions, WakeAt(at_ms))
 
 
 def _wake_at_ms(state: State) -> int | None:

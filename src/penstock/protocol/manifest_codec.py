@@ -20,7 +20,7 @@ from typing import TypeVar
 import msgspec
 
 from penstock.errors import CorruptBlob, RestoreError
-from penstock.protocol.claims import Reservation, Void
+from penstock.protocol.claims import Reservation, Void, block_ids_max
 from penstock.protocol.manifest import FORMAT, Manifest, Segment, segments_of
 
 T = TypeVar("T")
@@ -87,7 +87,12 @@ def decode_reservation(data: bytes) -> Reservation:
     envelope = _open(data)
     if envelope.kind != _RESERVATION:
         raise CorruptBlob(f"expected a reservation and found a {envelope.kind!r}. {_WAY_OUT}")
-    return _decode_body(envelope, Reservation)
+    reservation = _decode_body(envelope, Reservation)
+    # A takeover gives every id of the block an outcome: it must not be sent to do that for a billion of them.
+    if reservation.checkpoint < 1 or not 1 <= reservation.count <= block_ids_max(reservation.checkpoint):
+        block = f"{reservation.count} ids from {reservation.checkpoint} on"
+        raise CorruptBlob(f"a reservation of {block} is none that Penstock makes. {_WAY_OUT}")
+    return reservation
 
 
 _WAY_OUT = "Bring the file back from a copy, or name the checkpoint to start from."

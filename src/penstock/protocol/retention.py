@@ -9,8 +9,8 @@ A file is deleted for one reason only: nothing that can still be restored, or ca
 - Blobs are judged by reachability, never by age: a later checkpoint may refer to an early one's blob.
 - What was begun after the newest completed checkpoint is left alone, and so is all of a newer generation. A generation
   that is fenced deletes nothing at all (I6).
-- A reservation may go once its id is spent, unless it is the first of its generation: that one fences (`claims`).
-  The newest completed checkpoint keeps its own, so that ids grow on from there whatever else is deleted (I5).
+- A reservation may go once every id of its block is spent, unless it is the first of its generation: that one fences
+  (`claims`). The newest completed checkpoint keeps its own, so that ids grow on from there whatever is deleted (I5).
 """
 
 from __future__ import annotations
@@ -129,6 +129,6 @@ def _spent_reservations(reservations: Iterable[Reservation], horizon: Horizon) -
     spent = []
     for reservation in sorted(reservations, key=lambda each: each.checkpoint):
         first = first_of.setdefault(reservation.generation, reservation.checkpoint)
-        if first < reservation.checkpoint < horizon.newest:
+        if first < reservation.checkpoint and reservation.last < horizon.newest:
             spent.append(reservation.checkpoint)
     return tuple(spent)

@@ -35,7 +35,7 @@ from penstock.protocol.coordinator_events import (
     Event,
     FailJob,
     Finish,
-    IdReserved,
+    IdsReserved,
     InputEnded,
     ManifestFailed,
     ManifestWritten,
@@ -44,7 +44,7 @@ from penstock.protocol.coordinator_events import (
     RequestResult,
     ReservationFailed,
     ReservationLost,
-    ReserveId,
+    ReserveIds,
     Retire,
     SendBarrier,
     StopFenced,
@@ -221,8 +221,8 @@ class Coordinator:
                 self._tell_all(TriggerFrame(self.generation, barrier))
             case AnnounceCompleted(checkpoint):
                 self._tell_all(CompletedFrame(self.generation, checkpoint))
-            case ReserveId(checkpoint):
-                self._background.submit(lambda: self._reserve(checkpoint), self._answered)
+            case ReserveIds(reservation):
+                self._background.submit(lambda: self._reserve(reservation), self._answered)
             case WriteManifest(manifest):
                 dated = self._dated(manifest)
                 self._background.submit(lambda: self._write_manifest(dated), self._answered)
@@ -269,16 +269,16 @@ class Coordinator:
 
     # --- in the background: facts, to which the mailbox adds the time ---
 
-    def _reserve(self, checkpoint: CheckpointId) -> Callable[[int], Event]:
-        path, reservation = paths.reserved(checkpoint), Reservation(checkpoint, self.generation)
+    def _reserve(self, reservation: Reservation) -> Callable[[int], Event]:
+        path = paths.reserved(reservation.checkpoint)
         try:
             if self._store.create(path, encode_reservation(reservation)):
-                return lambda now: IdReserved(checkpoint, now)
+                return lambda now: IdsReserved(reservation, now)
             is_own = decode_reservation(self._store.read(path)) == reservation
         except PenstockError as error:
             text = str(error)
-            return lambda now: ReservationFailed(checkpoint, text, now)
-        return lambda now: IdReserved(checkpoint, now) if is_own else ReservationLost(checkpoint, now)
+            return lambda now: ReservationFailed(reservation, text, now)
+        return lambda now: IdsReserved(reservation, now) if is_own else ReservationLost(reservation, now)
 
     def _write_manifest(self, manifest: Manifest) -> Callable[[int], Event]:
         checkpoint = manifest.checkpoint

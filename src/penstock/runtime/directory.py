@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from penstock.errors import CorruptBlob, PenstockError, StorageError
 from penstock.ids import CheckpointId, Generation
-from penstock.protocol.claims import Listing, Outcome, Reservation, Void
+from penstock.protocol.claims import Listing, Outcome, Reservation, Void, unreadable_reservation
 from penstock.protocol.manifest import Manifest, blobs_of
 from penstock.protocol.manifest_codec import decode_manifest_or_void, decode_reservation
 from penstock.protocol.retention import Blob, CompletedCheckpoint, Contents
@@ -95,8 +95,7 @@ class Directory:
         try:
             reservation = decode_reservation(data)
         except CorruptBlob:
-            # Whose it was is lost, but not that the id is spent.
-            reservation = Reservation(checkpoint, Generation(0))
+            reservation = unreadable_reservation(checkpoint)
         self._reservations[checkpoint] = reservation
         return reservation
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from penstock.errors import CorruptBlob, FencedError, NoReadableCheckpoint, RestoreError, StorageError
 from penstock.ids import CheckpointId, Generation
-from penstock.protocol.claims import Takeover, Void, decide_takeover, is_confirmed, is_fenced
+from penstock.protocol.claims import Takeover, Void, confirm, decide_takeover, is_fenced
 from penstock.protocol.commit import CommitPermit, decide_recommit
 from penstock.protocol.manifest import Manifest, PipelineShape, committables_of, segments_of
 from penstock.protocol.manifest_codec import encode_reservation, encode_void
@@ -112,8 +112,8 @@ def _claim(
             continue
         reserved(takeover.generation)
         # While we looked the other way, the id may have been used, spent and forgotten: then this was not the next one.
-        if is_confirmed(takeover, directory.listing()):
-            return takeover
+        if (confirmed := confirm(takeover, directory.listing())) is not None:
+            return confirmed
     raise FencedError(
         f"{_TRIES} times somebody else claimed this checkpoint directory first: another driver is starting on it. "
         f"Stop one of them, or give each pipeline a directory of its own."

@@ -3,7 +3,7 @@
     owner.json                                        who drives this directory
     control/<order>.request.json                      what is asked of that driver
     control/<order>.answer.json                       what it has answered
-    checkpoints/<id>/reserved.json                    the id was given out (I5)
+    checkpoints/<id>/reserved.json                    the block of ids that begins with it was given out (I5)
     checkpoints/<id>/manifest.json                    its outcome: the manifest, or a mark that there is none (I3)
     checkpoints/<id>/committed.json                   its sinks were committed (I4)
     checkpoints/<id>/blobs/g<generation>-<chain>-<index>-<content>[-<part>]
@@ -100,7 +100,7 @@ def checkpoint_prefix(checkpoint: CheckpointId) -> str:
 
 
 def reserved(checkpoint: CheckpointId) -> str:
-    """Created first: whoever creates it owns the id."""
+    """Created first: whoever creates it owns the block of ids that begins with this one."""
     return checkpoint_prefix(checkpoint) + "reserved.json"
 
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from penstock.ids import NO_CHECKPOINT, CheckpointId, Generation, OperatorName, SubtaskId
 from penstock.protocol.barrier import Barrier, BarrierFlag
+from penstock.protocol.claims import Reservation
 from penstock.protocol.commit import CommitPermit
 from penstock.protocol.coordinator import start, step
 from penstock.protocol.coordinator_events import (
@@ -17,7 +18,7 @@ from penstock.protocol.coordinator_events import (
     Committed,
     Declined,
     Event,
-    IdReserved,
+    IdsReserved,
     ManifestWritten,
     Ticked,
 )
@@ -57,6 +58,10 @@ def barrier(
     completed: int = NO_CHECKPOINT,
 ) -> Barrier:
     return Barrier(CheckpointId(number), GENERATION, at_ms, flags, timeout_ms, completed=CheckpointId(completed))
+
+
+def block(number: int, count: int = 1) -> Reservation:
+    return Reservation(CheckpointId(number), GENERATION, count)
 
 
 def output(subtask: SubtaskId = COUNT_1) -> SubtaskReport:
@@ -100,7 +105,10 @@ class Run:
         return self.feed(Ticked(at_ms))
 
     def reserved(self, number: int) -> tuple[Action, ...]:
-        return self.feed(IdReserved(CheckpointId(number), self.now_ms))
+        """The store has reserved the block that begins with this id, as it was asked to."""
+        asked = self.state.reserving
+        is_meant = asked is not None and asked.reservation.checkpoint == number
+        return self.feed(IdsReserved(asked.reservation if asked and is_meant else block(number), self.now_ms))
 
     def ask(self, asked: Request) -> tuple[Action, ...]:
         return self.feed(CheckpointRequested(asked, self.now_ms))

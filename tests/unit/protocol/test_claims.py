@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.ids import CheckpointId, Generation
 from penstock.protocol.claims import (
+    BLOCK_IDS_MAX,
     Listing,
     Outcome,
     Reservation,
     Takeover,
+    confirm,
     decide_takeover,
-    is_confirmed,
     is_fenced,
+    unreadable_reservation,
 )
+from penstock.protocol.coordinator_trigger import decide_next_block
 from penstock.protocol.retention import CompletedCheckpoint, Contents, Horizon, decide_retention
 
 
-def reservation(number: int, generation: int) -> Reservation:
-    return Reservation(CheckpointId(number), Generation(generation))
+def reservation(number: int, generation: int, count: int = 1) -> Reservation:
+    return Reservation(CheckpointId(number), Generation(generation), count)
 
 
 def outcome(number: int, generation: int, *, is_void: bool = False) -> Outcome:
@@ -43,7 +47,23 @@ def test_a_takeover_goes_on_after_the_highest_id_and_voids_what_has_no_outcome()
         (reservation(7, 2), reservation(4, 1), reservation(6, 2), reservation(5, 2)),
         (outcome(4, 2, is_void=True), outcome(6, 2)),
     )
-    assert decide_takeover(listing) == takeover(3, 8, 5, 7)
+    assert decide_takeover(listing) == takeover(3, 8)
+    assert confirm(takeover(3, 8), listing) == takeover(3, 8, 5, 7)
+
+
+def test_a_takeover_goes_on_after_the_highest_block_and_voids_every_id_of_every_block() -> None:
+    listing = Listing(
+        (reservation(4, 1), reservation(5, 2), reservation(6, 2, 3), reservation(9, 2, 4)), (outcome(7, 2),)
+    )
+    assert decide_takeover(listing) == takeover(3, 13)
+    assert confirm(takeover(3, 13), listing) == takeover(3, 13, 4, 5, 6, 8, 9, 10, 11, 12)
+
+
+def test_what_was_reserved_since_the_first_reading_is_declared_void_too() -> None:
+    # The first reading showed the outcome of 8, and not the block that it is the last of.
+    assert decide_takeover(Listing((reservation(5, 2),), (outcome(5, 2), outcome(8, 2)))) == takeover(3, 9)
+    second = Listing((reservation(5, 2), reservation(6, 2, 3), reservation(9, 3)), (outcome(5, 2), outcome(8, 2)))
+    assert confirm(takeover(3, 9), second) == takeover(3, 9, 6, 7)
 
 
 def test_ids_never_restart_while_anything_of_an_earlier_run_is_left() -> None:
@@ -52,9 +72,28 @@ def test_ids_never_restart_while_anything_of_an_earlier_run_is_left() -> None:
 
 def test_a_reservation_counts_only_if_nothing_lies_above_it() -> None:
     mine = takeover(3, 8)
-    assert is_confirmed(mine, Listing((reservation(7, 2), mine.reservation), (outcome(7, 3, is_void=True),)))
-    assert not is_confirmed(mine, Listing((mine.reservation, reservation(9, 2))))
-    assert not is_confirmed(mine, Listing((mine.reservation,), (outcome(9, 2),)))
+    assert confirm(mine, Listing((reservation(7, 2), mine.reservation), (outcome(7, 3, is_void=True),))) == mine
+    assert confirm(mine, Listing((mine.reservation, reservation(9, 2)))) is None
+    assert confirm(mine, Listing((mine.reservation,), (outcome(9, 2),))) is None
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_reservation_in_the_middle_or_at_the_end_of_a_block_counts_for_nothing(count: int) -> None:
+    # The first reading showed the outcome of 7, and not the block that it is the first of.
+    mine = decide_takeover(Listing((reservation(6, 2),), (outcome(7, 2),)))
+    listing = Listing((reservation(6, 2), reservation(7, 2, count), mine.reservation), (outcome(7, 2),))
+    assert mine == takeover(3, 8)
+    assert confirm(mine, listing) is None
+    assert not is_fenced(listing, Generation(2))
+    assert is_fenced(listing, mine.generation)
+
+
+def test_a_takeover_stays_clear_of_all_ids_that_a_damaged_reservation_may_have_given_out() -> None:
+    listing = Listing(
+        (reservation(1, 1), reservation(2, 1, 15), reservation(17, 1), unreadable_reservation(CheckpointId(18)))
+    )
+    assert decide_takeover(listing) == takeover(2, 2 * BLOCK_IDS_MAX + 1)
+    assert confirm(takeover(2, 33), listing) == takeover(2, 33, *range(1, 33))
 
 
 def test_the_owner_is_the_generation_of_the_highest_reservation() -> None:
@@ -80,6 +119,20 @@ class Directory:
 
     def reserve(self, new: Reservation) -> bool:
         return self.reservations.setdefault(new.checkpoint, new) is new
+
+    def damage(self, index: int) -> None:
+        """Of one reservation nothing is known but its first id. Not of one that says that there was a generation."""
+        blocks = [number for number, each in sorted(self.reservations.items()) if each.checkpoint not in self.first_ids]
+        if blocks:
+            number = blocks[-1 - index % len(blocks)]
+            self.reservations[number] = unreadable_reservation(CheckpointId(number))
+
+    @property
+    def first_ids(self) -> set[CheckpointId]:
+        first: dict[Generation, CheckpointId] = {}
+        for number, each in sorted(self.reservations.items()):
+            first.setdefault(each.generation, CheckpointId(number))
+        return set(first.values())
 
     def decide(self, new: Outcome) -> bool:
         if self.outcomes.setdefault(new.checkpoint, new) is not new:
@@ -127,29 +180,29 @@ def take_over(directory: Directory, dice: Dice) -> Generator[None, None, Takeove
         return None
     yield
     again = yield from directory.read(dice)
-    if not is_confirmed(decided, again):
-        return None
-    for checkpoint in decided.void:
+    confirmed = confirm(decided, again)
+    for checkpoint in confirmed.void if confirmed is not None else ():
         yield
         directory.decide(Outcome(checkpoint, decided.generation, is_void=True))
     yield
-    return decided
+    return confirmed
 
 
 def work(directory: Directory, dice: Dice, owner: Takeover) -> Iterator[None]:
-    checkpoint = owner.first
+    block = owner.reservation
     while True:
-        directory.used.append(checkpoint)
-        following = CheckpointId(checkpoint + 1)
-        yield
-        if not directory.reserve(Reservation(following, owner.generation)):
-            return
-        yield
-        if dice.throw():
-            if not directory.decide(Outcome(checkpoint, owner.generation)):
+        following = decide_next_block(block, lasted_ms=0 if dice.throw() else 3_000)
+        for checkpoint in block.ids:
+            directory.used.append(checkpoint)
+            yield
+            if checkpoint == block.last and not directory.reserve(following):
                 return
-            yield from retire(directory, dice, owner.generation, checkpoint)
-        checkpoint = following
+            yield
+            if dice.throw():
+                if not directory.decide(Outcome(checkpoint, owner.generation)):
+                    return
+                yield from retire(directory, dice, owner.generation, checkpoint)
+        block = following
 
 
 def retire(directory: Directory, dice: Dice, generation: Generation, newest: CheckpointId) -> Iterator[None]:
@@ -180,6 +233,10 @@ def test_drivers_in_any_interleaving_share_no_id_and_the_older_one_completes_not
     for turn, steps in schedule:
         for _ in range(steps):
             next(drivers[turn])
+    judge(directory)
+
+
+def judge(directory: Directory) -> None:
     assert len(directory.used) == len(set(directory.used)), "I5: an id was used twice"
     manifests = [each.checkpoint for each in directory.decided if not each.is_void]
     assert manifests == sorted(set(manifests)), "I5: an id was completed twice, or after a later one"
@@ -190,6 +247,42 @@ def test_drivers_in_any_interleaving_share_no_id_and_the_older_one_completes_not
     for generation, so_far in directory.chosen_at.items():
         late = [each for each in directory.decided[so_far:] if each.generation < generation and not each.is_void]
         assert late == [], "I6: an older generation completed a checkpoint after a newer one had chosen"
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.sampled_from([1, 2, 3, 30])), min_size=5, max_size=40),
+    st.lists(st.booleans(), max_size=60),
+    st.integers(0, 20),
+    st.integers(0, 3),
+)
+def test_drivers_share_no_id_although_the_size_of_a_block_was_lost(
+    schedule: list[tuple[int, int]], throws: list[bool], when: int, which: int
+) -> None:
+    directory, dice = Directory(), Dice(throws)
+    drivers = [driver(directory, dice) for _ in range(2)]
+    for number, (turn, steps) in enumerate(schedule):
+        if number == when:
+            directory.damage(which)
+        for _ in range(steps):
+            next(drivers[turn])
+    judge(directory)
+
+
+@pytest.mark.parametrize("asleep_after", range(6, 60, 3))
+def test_a_former_owner_may_wake_up_at_any_step_of_a_takeover_in_the_middle_of_a_block(asleep_after: int) -> None:
+    for steps in range(60):
+        directory = Directory()
+        sleeper, other = driver(directory, Dice([])), driver(directory, Dice([]))
+        for _ in range(asleep_after):
+            next(sleeper)
+        for _ in range(steps):
+            next(other)
+        for late in (sleeper, other, sleeper):
+            for _ in range(40):
+                next(late)
+        judge(directory)
+        assert max(each.count for each in directory.reservations.values()) > 1
 
 
 def test_a_driver_that_slept_through_a_takeover_is_fenced_however_much_was_retired_since() -> None:

@@ -24,7 +24,7 @@ from penstock.protocol.coordinator_events import (
     Refused,
     RequestCompleted,
     RequestDeclined,
-    ReserveId,
+    ReserveIds,
     Retire,
     SendBarrier,
     WakeAt,
@@ -69,6 +69,7 @@ from tests.unit.protocol.coordinator_kit import (
     STRANGER,
     Run,
     barrier,
+    block,
     checkpoint_id,
     horizon,
     manifest_11,
@@ -89,9 +90,9 @@ class TestTriggering:
         run = Run()
         assert run.ready() == (WakeAt(1_000),)
         assert run.tick(999) == ()
-        assert run.tick(1_000) == (SendBarrier(barrier(11, 1_000)), ReserveId(ID_12), WakeAt(6_000))
+        assert run.tick(1_000) == (SendBarrier(barrier(11, 1_000)), ReserveIds(block(12)), WakeAt(6_000))
         assert run.state.collecting is not None
-        assert run.state.reserving == Reserving(ID_12, Errand(1_000))
+        assert run.state.reserving == Reserving(block(12), Errand(1_000))
 
     def test_being_ready_twice_moves_nothing(self) -> None:
         run = Run()
@@ -160,7 +161,7 @@ class TestTriggering:
         run.collect(11)
         run.written(11)
         run.reserved(12)
-        assert run.tick(1_000) == ()
+        assert run.tick(1_000) == (WakeAt(1_900),)
         assert SendBarrier(barrier(12, 1_900, completed=11)) in run.tick(1_900)
 
 
@@ -418,10 +419,11 @@ class TestTime:
         tries_ms = []
         for number in range(11, 19):
             run.decline(number, DeclineReason.SUBTASK_NOT_READY)
-            wake_at_ms = run.state.wake_at_ms
-            assert wake_at_ms is not None
-            tries_ms.append(wake_at_ms - run.now_ms)
-            run.tick(wake_at_ms)
+            declined_at_ms = run.now_ms
+            while run.state.collecting is None:
+                assert run.state.wake_at_ms is not None
+                run.tick(run.state.wake_at_ms)
+            tries_ms.append(run.now_ms - declined_at_ms)
             run.reserved(number + 2)
         assert tries_ms == [100, 200, 400, 800, 1_600, 1_600, 1_600, 1_600]
         assert run.state.stop is None
@@ -435,7 +437,8 @@ class TestTime:
         run.ready()
         run.ask(request(1))
         run.reserved(12)
-        assert run.decline(11, DeclineReason.SUBTASK_NOT_READY)[-1] == WakeAt(1_000)
+        run.decline(11, DeclineReason.SUBTASK_NOT_READY)
+        assert (run.state.wake_at_ms, run.state.due_at_ms) == (1_000, 1_000)
 
     def test_requests_respect_the_backoff(self) -> None:
         run = Run(ON_REQUEST)
@@ -494,5 +497,5 @@ class TestInvariants:
             check(replace(triggered().state, stop=Stop.FENCED))
 
     def test_neither_an_id_in_hand_nor_one_being_reserved_is_found(self) -> None:
-        with pytest.raises(ProtocolViolation, match="not exactly one id"):
+        with pytest.raises(ProtocolViolation, match="not exactly one block"):
             check(replace(Run().state, reserved=None))

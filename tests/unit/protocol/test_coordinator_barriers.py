@@ -8,7 +8,7 @@ import pytest
 
 from penstock.ids import CheckpointId
 from penstock.protocol.coordinator import start, step
-from penstock.protocol.coordinator_events import AllReady, ReserveId, SendBarrier, Ticked
+from penstock.protocol.coordinator_events import AllReady, ReserveIds, SendBarrier, Ticked
 from penstock.protocol.coordinator_state import Mode
 from penstock.protocol.declines import DeclineReason
 from tests.unit.protocol.coordinator_kit import GENERATION, MEMBERS, PLAIN, SHAPE, triggered
@@ -18,7 +18,7 @@ def test_ids_grow_beyond_32_bits() -> None:
     state, _ = start(PLAIN, GENERATION, SHAPE, MEMBERS, CheckpointId(2**32 - 1))
     state, _ = step(state, AllReady(0))
     _, actions = step(state, Ticked(1_000))
-    assert [action.checkpoint for action in actions if isinstance(action, ReserveId)] == [2**32]
+    assert [action.reservation.checkpoint for action in actions if isinstance(action, ReserveIds)] == [2**32]
 
 
 @pytest.mark.parametrize("mode", [Mode.UNALIGNED, Mode.ALIGNED_WITH_TIMEOUT])

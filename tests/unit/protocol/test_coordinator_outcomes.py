@@ -29,7 +29,7 @@ from penstock.protocol.coordinator_events import (
     RequestDeclined,
     ReservationFailed,
     ReservationLost,
-    ReserveId,
+    ReserveIds,
     Retire,
     SendBarrier,
     StopFenced,
@@ -43,6 +43,7 @@ from penstock.protocol.coordinator_state import (
     Policy,
     RequestId,
     RequestKind,
+    Reserved,
     Settling,
     Stop,
 )
@@ -68,6 +69,7 @@ from tests.unit.protocol.coordinator_kit import (
     STRANGER,
     Run,
     barrier,
+    block,
     checkpoint_id,
     horizon,
     manifest_11,
@@ -89,10 +91,8 @@ class TestWritingAndSettling:
         assert run.feed(ManifestFailed(ID_11, "timed out", 1_200))[0] == VoidCheckpoint(Void(ID_11, GENERATION))
         assert run.of(SendBarrier) == [SendBarrier(barrier(11, 1_000))]
         run.now_ms = 1_300
-        assert run.feed(CheckpointVoided(ID_11, 1_300)) == (
-            SendBarrier(barrier(11, 1_000).cancelled()),
-            WakeAt(2_000),
-        )
+        assert run.feed(CheckpointVoided(ID_11, 1_300)) == (SendBarrier(barrier(11, 1_000).cancelled()),)
+        assert run.state.wake_at_ms == 2_000
         assert run.state.history[-1].reason is DeclineReason.MANIFEST_FAILED
         assert run.state.history[-1].detail == "timed out"
         assert run.state.failures == 1
@@ -108,8 +108,10 @@ class TestWritingAndSettling:
         run.ready()
         run.tick(1_000)
         run.collect(11, output())
-        assert run.feed(ReservationFailed(ID_12, "503", 1_010)) == (WakeAt(1_110),)
-        assert run.reserved(12) == (WakeAt(6_000),)
+        assert run.feed(ReservationFailed(block(12), "503", 1_010)) == (WakeAt(1_110),)
+        assert run.reserved(12) == ()
+        run.tick(1_110)
+        assert run.state.wake_at_ms == 6_000
 
     def test_a_manifest_that_arrives_before_the_void_counts(self) -> None:
         run = writing()
@@ -266,7 +268,7 @@ class TestIds:
         run = Run()
         run.ready()
         run.tick(1_000)
-        (stop,) = run.feed(ReservationLost(ID_12, 1_001))
+        (stop,) = run.feed(ReservationLost(block(12), 1_001))
         assert isinstance(stop, StopFenced)
         assert "checkpoint id 12 is reserved by another generation" in stop.reason
         assert run.acknowledge(11, READ) == (
@@ -277,10 +279,10 @@ class TestIds:
         run = Run()
         run.ready()
         run.tick(1_000)
-        assert run.feed(ReservationFailed(ID_12, "503", 1_010)) == (WakeAt(1_110),)
-        assert run.tick(1_110) == (ReserveId(ID_12), WakeAt(6_000))
+        assert run.feed(ReservationFailed(block(12), "503", 1_010)) == (WakeAt(1_110),)
+        assert run.tick(1_110) == (ReserveIds(block(12)),)
         run.reserved(12)
-        assert run.state.reserved == ID_12
+        assert run.state.reserved == Reserved(block(12), ID_12, 1_000)
 
     def test_a_reservation_that_never_succeeds_fails_the_job(self) -> None:
         run = Run()
@@ -289,7 +291,7 @@ class TestIds:
         run.collect(11)
         run.written(11)
         assert run.tick(5_000) == (
-            FailJob("the reservation of checkpoint id 12 did not succeed within 5000 ms: no answer"),
+            FailJob("the reservation of checkpoint ids 12 to 13 did not succeed within 5000 ms: no answer"),
         )
 
     def test_news_of_a_reservation_that_nobody_asked_for_is_refused(self) -> None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from penstock.errors import ProtocolViolation
+from penstock.ids import Generation
 from penstock.protocol.barrier import BarrierFlag
-from penstock.protocol.claims import Void
+from penstock.protocol.claims import Outcome, Void
 from penstock.protocol.coordinator_events import (
     Acknowledged,
     AnnounceCompleted,
@@ -19,13 +20,14 @@ from penstock.protocol.coordinator_events import (
     Finish,
     InputEnded,
     ManifestFailed,
+    OutcomeFound,
     Refused,
     RequestCompleted,
     RequestDeclined,
-    ReservationLost,
     SendBarrier,
     StopFenced,
     VoidCheckpoint,
+    WakeAt,
     WriteManifest,
 )
 from penstock.protocol.coordinator_invariants import check
@@ -205,7 +207,7 @@ class TestTheSecondOneFails:
         run = overlapping()
         assert run.state.wake_at_ms == 6_000
         run.written(11)
-        assert run.tick(6_000) == ()
+        assert run.tick(6_000) == (WakeAt(7_000),)
         assert run.state.wake_at_ms == 7_000
 
 
@@ -238,7 +240,7 @@ class TestSpeakingOfOneOfThem:
         run.collect(12)
         run.written(11)
         run.ask(request(2))
-        actions = run.feed(ReservationLost(checkpoint_id(14), 1_200))
+        actions = run.feed(OutcomeFound(Outcome(ID_12, Generation(4), is_void=True), 1_200))
         assert isinstance(actions[0], StopFenced)
         answered = [action for action in actions if isinstance(action, AnswerRequest)]
         assert [answer.request for answer in answered] == [1, 2]

@@ -24,13 +24,13 @@ from penstock.protocol.coordinator_events import (
     Declined,
     Event,
     Finish,
-    IdReserved,
+    IdsReserved,
     InputEnded,
     ManifestFailed,
     ManifestWritten,
     OutcomeFound,
     ReservationFailed,
-    ReserveId,
+    ReserveIds,
     SendBarrier,
     StopFenced,
     Ticked,
@@ -44,7 +44,7 @@ from penstock.protocol.history import Status
 from penstock.protocol.manifest import Figures, Manifest, SubtaskReport, committables_of
 from tests.unit.protocol.coordinator_kit import FIRST, GENERATION, MEMBERS, STRANGER, Run, output
 
-Call = ReserveId | WriteManifest | VoidCheckpoint | Commit
+Call = ReserveIds | WriteManifest | VoidCheckpoint | Commit
 subtasks = st.sampled_from([*sorted(MEMBERS), STRANGER])
 generations = st.sampled_from([GENERATION, GENERATION, GENERATION, Generation(2)])
 
@@ -114,7 +114,7 @@ class Storm(RuleBasedStateMachine):
                 assert isinstance(self.store.get(permit.checkpoint), Manifest), "I4: committed before the manifest"
                 assert permit.checkpoint >= max(self.published, default=0), "commits out of order"
                 self.calls.append(action)
-            case ReserveId() | VoidCheckpoint():
+            case ReserveIds() | VoidCheckpoint():
                 self.calls.append(action)
             case AnnounceCompleted(checkpoint):
                 assert isinstance(self.store.get(checkpoint), Manifest), "I3: announced without its manifest"
@@ -144,11 +144,11 @@ class Storm(RuleBasedStateMachine):
     def answer(self, call: Call, *, arrives: bool, is_reported: bool) -> None:
         now_ms = self.run.now_ms
         match call:
-            case ReserveId(checkpoint):
+            case ReserveIds(reservation):
                 if arrives:
-                    self.reserved.add(checkpoint)
-                event: Event = IdReserved(checkpoint, now_ms)
-                self.feed(event if arrives and is_reported else ReservationFailed(checkpoint, "503", now_ms))
+                    self.reserved.update(reservation.ids)
+                event: Event = IdsReserved(reservation, now_ms)
+                self.feed(event if arrives and is_reported else ReservationFailed(reservation, "503", now_ms))
             case WriteManifest(manifest):
                 found = self.create(manifest, arrives=arrives)
                 written = ManifestWritten(manifest.checkpoint, now_ms)

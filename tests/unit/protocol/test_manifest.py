@@ -14,6 +14,7 @@ from penstock.errors import CorruptBlob, PenstockError, RestoreError
 from penstock.ids import CheckpointId, EdgeId, Generation, OperatorName, SubtaskId
 from penstock.protocol.claims import Reservation, Void
 from penstock.protocol.manifest import (
+    FORMAT,
     ChannelSegment,
     Committable,
     Cut,
@@ -110,6 +111,26 @@ def test_void_markers_and_reservations_come_back_equal() -> None:
     void, reservation = Void(CheckpointId(7), Generation(4)), Reservation(CheckpointId(8), Generation(4))
     assert decode_manifest_or_void(encode_void(void)) == void
     assert decode_reservation(encode_reservation(reservation)) == reservation
+    block = replace(reservation, count=9)
+    assert decode_reservation(encode_reservation(block)) == block
+
+
+def test_a_reservation_that_does_not_say_how_many_ids_it_is_of_is_of_one() -> None:
+    body = b'{"checkpoint":8,"generation":4}'
+    digest = hashlib.sha256(b"reservation\n" + body).hexdigest()
+    data = b'{"format":%d,"kind":"reservation","sha256":"%s","body":%s}' % (FORMAT, digest.encode(), body)
+    assert decode_reservation(data) == Reservation(CheckpointId(8), Generation(4), count=1)
+
+
+def test_a_file_of_this_format_without_the_rest_is_damaged() -> None:
+    with pytest.raises(CorruptBlob, match="not a file of a checkpoint, or a damaged one"):
+        decode_reservation(b'{"format":%d}' % FORMAT)
+
+
+@pytest.mark.parametrize(("number", "count"), [(0, 1), (8, 0), (8, 10), (16, 2), (1, 10**9)])
+def test_a_reservation_of_ids_that_cannot_be_one_block_is_refused(number: int, count: int) -> None:
+    with pytest.raises(CorruptBlob, match="is none that Penstock makes"):
+        decode_reservation(encode_reservation(Reservation(CheckpointId(number), Generation(4), count)))
 
 
 def test_a_void_marker_is_no_checkpoint() -> None:

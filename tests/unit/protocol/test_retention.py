@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,8 +42,8 @@ def horizon(newest: int, retained: int = 2, *in_use: int) -> Horizon:
     return Horizon(OWN, CheckpointId(newest), retained, ids(*in_use))
 
 
-def reservation(number: int, generation: Generation) -> Reservation:
-    return Reservation(CheckpointId(number), generation)
+def reservation(number: int, generation: Generation, count: int = 1) -> Reservation:
+    return Reservation(CheckpointId(number), generation, count)
 
 
 def test_the_newest_checkpoints_stay_and_older_ones_go_with_what_only_they_reached() -> None:
@@ -125,6 +126,13 @@ def test_spent_reservations_go_except_those_that_fence_an_older_generation() -> 
     )
     retirement = decide_retention(Contents(listing=listing, completed=(completed(8),)), horizon(8))
     assert retirement.reservations == (4, 5, 7)
+
+
+@pytest.mark.parametrize(("newest", "spent"), [(7, ()), (8, (6,)), (11, (6,)), (12, (6, 8))])
+def test_a_reservation_stays_until_every_id_of_its_block_is_spent(newest: int, spent: tuple[int, ...]) -> None:
+    listing = Listing((reservation(5, OWN), reservation(6, OWN, 2), reservation(8, OWN, 4), reservation(12, OWN, 4)))
+    retirement = decide_retention(Contents(listing=listing, completed=(completed(newest),)), horizon(newest))
+    assert retirement.reservations == spent
 
 
 contents_of_a_store = st.builds(

@@ -78,7 +78,7 @@ def test_frames_of_another_generation_count_for_nothing() -> None:
 @pytest.mark.parametrize(("owner", "is_fenced"), [(4, False), (5, True)])
 def test_an_id_that_another_generation_has_reserved_ends_this_one(owner: int, is_fenced: bool) -> None:
     desk = Desk()
-    taken = Reservation(CheckpointId(8), Generation(owner))
+    taken = Reservation(CheckpointId(8), Generation(owner), 2)
     desk.store.create(paths.reserved(taken.checkpoint), encode_reservation(taken))
     desk.coordinator.deliver(ReadyFrame(Generation(4), WorkerId(0)))
     desk.clock.advance(10)

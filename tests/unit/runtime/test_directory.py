@@ -80,14 +80,27 @@ class TestListing:
             (Outcome(CheckpointId(1), Generation(1)), Outcome(CheckpointId(2), Generation(1), is_void=True)),
         )
 
-    def test_a_damaged_reservation_or_outcome_still_spends_its_id(self) -> None:
+    def test_a_damaged_outcome_still_spends_its_id(self) -> None:
         store = MemoryStore()
         put(store, 1)
-        store.blobs[paths.reserved(CheckpointId(1))] = b"{"
         store.blobs[paths.manifest(CheckpointId(1))] = b"not a manifest"
+        assert Directory(store).listing().outcomes == (Outcome(CheckpointId(1), Generation(0)),)
+
+    @pytest.mark.parametrize(
+        "damaged",
+        [
+            b"{",
+            encode_reservation(Reservation(CheckpointId(18), Generation(1), 16)),
+            encode_reservation(Reservation(CheckpointId(18), Generation(1), 0)),
+            encode_reservation(Reservation(CheckpointId(0), Generation(1))),
+        ],
+    )
+    def test_a_damaged_reservation_spends_all_ids_that_it_may_have_given_out(self, damaged: bytes) -> None:
+        store = MemoryStore()
+        store.blobs[paths.reserved(CheckpointId(18))] = damaged
         listing = Directory(store).listing()
-        assert listing.newest_checkpoint == CheckpointId(1)
-        assert [entry.generation for entry in (*listing.reservations, *listing.outcomes)] == [0, 0]
+        assert listing == Listing((Reservation(CheckpointId(18), Generation(0), 15),))
+        assert listing.newest_checkpoint == CheckpointId(32)
 
     def test_files_that_are_not_ours_are_left_alone(self) -> None:
         store = MemoryStore()

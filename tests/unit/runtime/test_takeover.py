@@ -9,6 +9,7 @@ import pytest
 from penstock.errors import FencedError, NoReadableCheckpoint, StorageError
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId
 from penstock.protocol.claims import Reservation, Void
+from penstock.protocol.coordinator_trigger import decide_next_block
 from penstock.protocol.manifest import (
     Committable,
     Manifest,
@@ -80,6 +81,35 @@ class TestClaiming:
         assert outcome(store, 2) == Void(CheckpointId(2), second.generation)
         late = encode_manifest(Manifest(CheckpointId(2), first.generation, SHAPE))
         assert not store.create(paths.manifest(CheckpointId(2)), late)
+
+    def test_every_id_of_a_half_used_block_is_void_and_the_next_one_is_ours(self) -> None:
+        store = MemoryStore()
+        first = claim(store)
+        block = Reservation(CheckpointId(2), first.generation, 4)
+        store.create(paths.reserved(block.checkpoint), encode_reservation(block))
+        used = Manifest(CheckpointId(3), first.generation, SHAPE)
+        store.create(paths.manifest(used.checkpoint), encode_manifest(used))
+        second = claim(store)
+        assert (second.first, second.manifest) == (CheckpointId(6), used)
+        assert [number for number in range(1, 6) if isinstance(outcome(store, number), Void)] == [1, 2, 4, 5]
+        # The former owner wakes up: the rest of its block is spent, and so is the first id of the next one.
+        late = encode_manifest(Manifest(CheckpointId(4), first.generation, SHAPE))
+        assert not store.create(paths.manifest(CheckpointId(4)), late)
+        following = Reservation(CheckpointId(6), first.generation, 8)
+        assert not store.create(paths.reserved(following.checkpoint), encode_reservation(following))
+
+    def test_whoever_owned_a_damaged_reservation_runs_into_the_takeover_whatever_its_size_was(self) -> None:
+        for count in range(1, 16):
+            store = MemoryStore()
+            former = claim(store).generation
+            block = Reservation(CheckpointId(2), former, count)
+            store.blobs[paths.reserved(block.checkpoint)] = b""
+            assert claim(store).first == CheckpointId(17)
+            while block.last < 16:
+                block = decide_next_block(block, lasted_ms=0)
+                is_free = store.create(paths.reserved(block.checkpoint), encode_reservation(block))
+                assert is_free == (block.checkpoint < 17)
+                assert all(paths.manifest(each) in store.blobs for each in block.ids if each < 17)
 
     def test_a_manifest_that_was_written_a_moment_before_is_not_lost(self) -> None:
         store = MemoryStore()
