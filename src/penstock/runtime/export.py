@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from penstock.errors import RestoreError
 from penstock.ids import CheckpointId
-from penstock.protocol.claims import decide_takeover
+from penstock.protocol.claims import confirm, decide_takeover
 from penstock.protocol.manifest import Manifest, Segment, blobs_of, segments_of
 from penstock.protocol.manifest_codec import decode_manifest, encode_manifest, encode_reservation
 from penstock.runtime.directory import Directory
@@ -52,7 +52,8 @@ def import_checkpoint(
     manifest = read_manifest(source, checkpoint)
     verify(source, manifest)
     takeover = decide_takeover(Directory(store).listing())
-    if not store.create(paths.reserved(takeover.first), encode_reservation(takeover.reservation)):
+    is_ours = store.create(paths.reserved(takeover.first), encode_reservation(takeover.reservation))
+    if not is_ours or confirm(takeover, Directory(store).listing()) is None:
         raise RestoreError("somebody else is starting on this checkpoint directory: try again")
     moved: dict[str, str] = {}
     for number, path in enumerate(sorted(blobs_of(manifest))):
