@@ -95,7 +95,7 @@ class TestCallsThatShouldTakeLessTimeThanUsual:
 
     def test_they_get_one_record_at_least(self) -> None:
         policy = SlicePolicy(4_000, 131_072)
-        settled(policy, us_per_row=3_000)
+        settled(policy, us_per_row=30_000)
         assert policy.rows_within(1) == 1
 
     def test_where_the_call_itself_takes_longer_they_take_as_long_again(self) -> None:
@@ -111,3 +111,33 @@ class TestCallsThatShouldTakeLessTimeThanUsual:
         settled(policy, us_per_row=2)
         policy.rows_within(1)
         assert policy.rows_max == 2_000
+
+
+class TestCallsOfOneRecordEach:
+    """All that is known is how long they take: because of the record, or because of the call."""
+
+    def sizes(self, call_us: int, row_us: int, calls: int, upper: int = 131_072) -> list[int]:
+        """What calls get that should take 1 ms and take longer, after a first one that was slow."""
+        policy = SlicePolicy(4_000, upper)
+        policy.measured(1_000, 10_000_000)
+        sizes = []
+        for _ in range(calls):
+            sizes.append(policy.rows_within(1_000))
+            policy.measured(sizes[-1], call_us + row_us * sizes[-1])
+        return sizes
+
+    def test_they_grow_if_it_is_the_call_that_is_slow(self) -> None:
+        sizes = self.sizes(call_us=5_000, row_us=5, calls=100)
+        assert set(sizes[:8]) == {1}
+        assert sizes[-1] >= 500
+
+    def test_one_of_several_has_two_if_the_records_are_slow(self) -> None:
+        sizes = self.sizes(call_us=0, row_us=5_000, calls=200)
+        assert set(sizes) == {1, 2}
+        assert sizes.count(2) <= 20
+
+    def test_none_has_two_if_records_are_so_slow_that_barriers_would_notice(self) -> None:
+        assert set(self.sizes(call_us=0, row_us=25_000, calls=100)) == {1}
+
+    def test_none_has_two_if_one_is_the_most_that_is_allowed(self) -> None:
+        assert set(self.sizes(call_us=5_000, row_us=5, calls=40, upper=1)) == {1}
