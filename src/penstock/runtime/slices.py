@@ -5,8 +5,9 @@ milliseconds, so that a barrier never waits for a large batch in a slow function
 than that, smaller slices would only mean more calls: then a slice is what takes as long again. Time for which others
 had the core does not count: it would shrink slices, and cost more calls, where the cores are short already.
 
-What a call itself costs shows only in calls of different sizes. One record after the other that takes too long may be
-slow records, or slow calls: so every now and then a call gets two.
+The two are told apart by a straight line through the calls, which count by their relative error: in absolute terms one
+slow large call would outweigh dozens of small ones. A line needs calls of different sizes. Where all are alike, slow
+records look like slow calls: so every now and then a call gets half as many records, or two in place of one.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ _MEMORY = 0.7
 """How much the calls before count when another one is measured."""
 _SPREAD_MIN = 0.01
 """Calls of nearly equal size, by their squared relative deviation, tell nothing about what the call itself costs."""
-_ALIKE_MAX = 8
-"""After so many calls of one record each, one with two is tried."""
+_ALIKE_MAX = 12
+"""After so many calls that were alike, another size is tried."""
 _TRIED_US_MAX = 20_000
 """Records that take longer than this are never tried two at a time: barriers would wait for both."""
 _ROWS_PART_MIN = 0.02
@@ -29,12 +30,12 @@ class SlicePolicy:
     __slots__ = (
         "_alike",
         "_call_us",
-        "_calls",
         "_row_us",
         "_rows",
         "_rows_squared",
         "_rows_us",
         "_us",
+        "_weight",
         "rows_max",
         "slice_us",
         "upper",
@@ -48,17 +49,19 @@ class SlicePolicy:
         """What a call itself costs, and each record in it."""
         self._alike = 0
         """So many calls in a row have told nothing about the call itself."""
-        # Sums over the calls, the older ones counting less: for a straight line through (rows, time).
-        self._calls = self._rows = self._us = self._rows_squared = self._rows_us = 0.0
+        # Weighted sums over the calls, the older ones counting less: for a straight line through (rows, time).
+        self._weight = self._rows = self._us = self._rows_squared = self._rows_us = 0.0
 
     def rows_within(self, us: int) -> int:
         """How many records to give to a call that should take so long, which is as usual or less."""
         rows = max(1, min(self._rows_within(us), self.rows_max))
-        return 2 if rows == 1 and self._is_worth_a_try else rows
+        return rows if self._alike < _ALIKE_MAX else self._other_than(rows)
 
-    @property
-    def _is_worth_a_try(self) -> bool:
-        return self._alike >= _ALIKE_MAX and self._us <= _TRIED_US_MAX * self._calls and self.upper > 1
+    def _other_than(self, rows: int) -> int:
+        """A size that tells more than another call like those before."""
+        if rows > 1:
+            return rows // 2
+        return 2 if self._call_us + self._row_us <= _TRIED_US_MAX and self.upper > 1 else 1
 
     def _rows_within(self, us: int) -> int:
         return int(max(us - self._call_us, self._call_us) / max(self._row_us, 1e-6))
@@ -69,22 +72,23 @@ class SlicePolicy:
             return
         # Slowing down is learnt at once: the next slice must not be as long as this one was.
         memory = _MEMORY if took_us <= 2 * (self._call_us + self._row_us * rows) else 0.0
-        self._calls = memory * self._calls + 1
-        self._rows = memory * self._rows + rows
-        self._us = memory * self._us + took_us
-        self._rows_squared = memory * self._rows_squared + rows * rows
-        self._rows_us = memory * self._rows_us + rows * took_us
+        weight = 1 / max(took_us, 1) ** 2
+        self._weight = memory * self._weight + weight
+        self._rows = memory * self._rows + weight * rows
+        self._us = memory * self._us + weight * took_us
+        self._rows_squared = memory * self._rows_squared + weight * rows * rows
+        self._rows_us = memory * self._rows_us + weight * rows * took_us
         self._learn()
         self.rows_max = max(1, min(self._rows_within(self.slice_us), 2 * self.rows_max, self.upper))
 
     def _learn(self) -> None:
         """Put a straight line through the calls; where they are all alike, what the call itself costs is as before."""
-        mean_us, mean_row_us = self._us / self._calls, self._us / self._rows
-        deviation = self._calls * self._rows_squared - self._rows * self._rows
-        is_telling = deviation >= _SPREAD_MIN * self._rows * self._rows
+        mean_rows, mean_us = self._rows / self._weight, self._us / self._weight
+        deviation = self._rows_squared / self._weight - mean_rows * mean_rows
+        is_telling = deviation >= _SPREAD_MIN * mean_rows * mean_rows
         self._alike = 0 if is_telling else self._alike + 1
         if is_telling:
-            slope = (self._calls * self._rows_us - self._rows * self._us) / deviation
-            self._call_us = mean_us - max(slope, 0.0) * self._rows / self._calls
+            slope = (self._rows_us / self._weight - mean_rows * mean_us) / deviation
+            self._call_us = mean_us - max(slope, 0.0) * mean_rows
         self._call_us = min(max(self._call_us, 0.0), (1 - _ROWS_PART_MIN) * mean_us)
-        self._row_us = mean_row_us - self._call_us * self._calls / self._rows
+        self._row_us = (mean_us - self._call_us) / mean_rows

@@ -12,8 +12,10 @@ from penstock.runtime.slices import SlicePolicy
 
 
 def settled(policy: SlicePolicy, us_per_row: float, calls: int = 60) -> int:
-    for _ in range(calls):
-        policy.measured(policy.rows_max, int(policy.rows_max * us_per_row))
+    """Calls of different sizes, of which the last one is large."""
+    for number in range(calls):
+        rows = max(1, policy.rows_max // (1 + (calls - number) % 2))
+        policy.measured(rows, int(rows * us_per_row))
     return policy.rows_max
 
 
@@ -113,11 +115,11 @@ class TestCallsThatShouldTakeLessTimeThanUsual:
         assert policy.rows_max == 2_000
 
 
-class TestCallsOfOneRecordEach:
-    """All that is known is how long they take: because of the record, or because of the call."""
+class TestCallsOfOneSize:
+    """All that is known is how long they take: because of the records, or because of the call."""
 
     def sizes(self, call_us: int, row_us: int, calls: int, upper: int = 131_072) -> list[int]:
-        """What calls get that should take 1 ms and take longer, after a first one that was slow."""
+        """What calls get that should take 1 ms, after a first one that was slow."""
         policy = SlicePolicy(4_000, upper)
         policy.measured(1_000, 10_000_000)
         sizes = []
@@ -126,12 +128,12 @@ class TestCallsOfOneRecordEach:
             policy.measured(sizes[-1], call_us + row_us * sizes[-1])
         return sizes
 
-    def test_they_grow_if_it_is_the_call_that_is_slow(self) -> None:
-        sizes = self.sizes(call_us=5_000, row_us=5, calls=100)
+    def test_single_records_become_more_if_it_is_the_call_that_is_slow(self) -> None:
+        sizes = self.sizes(call_us=5_000, row_us=5, calls=30)
         assert set(sizes[:8]) == {1}
         assert sizes[-1] >= 500
 
-    def test_one_of_several_has_two_if_the_records_are_slow(self) -> None:
+    def test_one_of_several_has_two_records_if_these_are_slow(self) -> None:
         sizes = self.sizes(call_us=0, row_us=5_000, calls=200)
         assert set(sizes) == {1, 2}
         assert sizes.count(2) <= 20
@@ -141,3 +143,28 @@ class TestCallsOfOneRecordEach:
 
     def test_none_has_two_if_one_is_the_most_that_is_allowed(self) -> None:
         assert set(self.sizes(call_us=5_000, row_us=5, calls=40, upper=1)) == {1}
+
+    def test_one_of_several_has_half_as_many(self) -> None:
+        halves = [rows < 30 for rows in self.sizes(call_us=0, row_us=20, calls=200)[100:]]
+        assert 2 <= sum(halves) <= 10
+
+    def test_what_half_as_many_cost_tells_what_the_call_costs(self) -> None:
+        # Ten records take 1 ms, and they always have: what a call costs can only be found out with another size.
+        policy = SlicePolicy(4_000, 131_072)
+        for _ in range(3):
+            policy.measured(10, 1_000)
+        assert policy.rows_within(1_000) in (9, 10)
+        sizes = []
+        for _ in range(40):
+            sizes.append(policy.rows_within(1_000))
+            policy.measured(sizes[-1], 950 + 5 * sizes[-1])
+        assert median(sizes[20:]) >= 150
+
+
+def test_one_slow_large_call_does_not_outweigh_the_small_ones_after_it() -> None:
+    policy = SlicePolicy(4_000, 131_072)
+    policy.measured(1_000, 10_000_000)
+    for rows in (1, 2, 1, 2, 1, 2):
+        policy.measured(rows, 500 + 5 * rows)
+    # The most that a slice can have grown to: it doubles at most with every call.
+    assert policy.rows_max >= 32
