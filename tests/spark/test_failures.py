@@ -28,6 +28,14 @@ def run_with(spark: SparkSession, root: Path, name: str = "keyed") -> tuple[File
     return world, topology, job
 
 
+def is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def check(world: FileWorld, topology: Topology, job: Job, restarts: int = 1) -> None:
     assert job.wait(120)
     assert world.verdict(topology.expected) == FLAWLESS
@@ -46,15 +54,19 @@ def test_a_worker_killed_twice_loses_nothing(spark: SparkSession, tmp_path: Path
     check(world, topology, job, restarts=2)
 
 
-def test_a_worker_that_hangs_counts_as_dead_and_is_fenced(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("wakes_up", [True, False])
+def test_a_worker_that_hangs_counts_as_dead_and_is_fenced(wakes_up: bool, spark: SparkSession, tmp_path: Path) -> None:
     world, topology, job = run_with(spark, tmp_path)
     frozen = job.worker_processes[WorkerId(1)]
     os.kill(frozen, signal.SIGSTOP)
     until(lambda: job.status.restarts >= 1, "the restart")
-    # It may have been ended by Spark already; if not, it wakes up in a world that has moved on.
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(frozen, signal.SIGCONT)
+    if wakes_up:
+        # It may have been ended by Spark already; if not, it wakes up in a world that has moved on.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(frozen, signal.SIGCONT)
     check(world, topology, job)
+    if not wakes_up:
+        until(lambda: not is_alive(frozen), "the end of the process that hung")
 
 
 @pytest.mark.parametrize("place", ["map", "snapshot"])

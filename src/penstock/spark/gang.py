@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from penstock.runtime.frames import Endpoint, Frame, HelloFrame, WelcomeFrame
 from penstock.runtime.settings import WorkerSettings
 from penstock.runtime.wire import BrokenLink, WireError
 from penstock.runtime.zmq_transport import ZmqTransport, make_secrets
+from penstock.spark.cancellation import cancel_jobs, tag_jobs
 from penstock.spark.failures import gang_failure
 from penstock.spark.preflight import await_slots
 from penstock.spark.task import Attempt, task
@@ -49,14 +51,14 @@ class SparkGang:
     def __init__(
         self,
         spark: SparkSession,
-        job_name: str,
         settings: WorkerSettings,
         store: StoreAddress,
         address: str | None,
         failed: Callable[[Generation, Exception], None],
     ) -> None:
         self._spark = spark
-        self._job_name = job_name
+        self._tag = f"penstock-{uuid.uuid4().hex}"
+        """Other pipelines of the application may have our name: what is cancelled must be ours alone."""
         self._settings = settings
         self._store = store
         self._address = address
@@ -99,13 +101,12 @@ class SparkGang:
         # Workers that live have been told to stop; this is for those that do not listen any more.
         threading.Thread(target=self._interrupt, args=(generation,), daemon=True).start()
 
-    def _tag(self, generation: Generation) -> str:
-        return f"penstock-{self._job_name}-{generation}"
+    def _tag_of(self, generation: Generation) -> str:
+        return f"{self._tag}-{generation}"
 
     def _run_job(self, attempt: Attempt) -> None:
-        tag = self._tag(attempt.generation)
         try:
-            self._spark.addTag(tag)
+            tag_jobs(self._spark, self._tag_of(attempt.generation))
             workers = attempt.plan.workers
             await_slots(self._spark, workers, _SLOTS_S)
             slots = self._spark.range(0, workers, 1, workers)
@@ -123,10 +124,11 @@ class SparkGang:
             return
         # Workers that listen leave by themselves, which is faster, and leaves no errors in the logs.
         job.join(_LEAVE_S)
-        if not job.is_alive():
-            return
         try:
-            self._spark.interruptTag(self._tag(generation))
+            while job.is_alive():
+                # More than once: what Spark has not begun yet it cannot cancel.
+                cancel_jobs(self._spark, self._tag_of(generation))
+                job.join(_LEAVE_S)
         except Exception as error:
             self._failed(generation, error)
 

@@ -82,7 +82,7 @@ class Job:
         self._bell = threading.Event()
         self._mail = Mail(self._ring)
         self._background = ThreadBackground(self._mail, name=f"penstock-{name}")
-        self._gang = SparkGang(spark, name, settings.worker(), address, network, self._on_gang_failed)
+        self._gang = SparkGang(spark, settings.worker(), address, network, self._on_gang_failed)
         self._supervisor = Supervisor(
             plan,
             settings.supervisor(),

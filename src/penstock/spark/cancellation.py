@@ -1,0 +1,36 @@
+"""Ending jobs of Spark from another thread than the one that runs them.
+
+The tags of a session are of no use for that: `SparkSession.interruptTag` knows those of its own thread only, and does
+nothing, without a word, about others. The tags of a context are known to all threads. With Spark Connect there is
+no context, and there the tags of a session are kept by the server.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+
+def tag_jobs(spark: SparkSession, tag: str) -> None:
+    """Mark all jobs that this thread will run."""
+    context = _context(spark)
+    if context is None:
+        spark.addTag(tag)
+    else:
+        context.addJobTag(tag)
+
+
+def cancel_jobs(spark: SparkSession, tag: str) -> None:
+    """End the jobs that have been marked so and run now. Spark kills their Python processes, if need be."""
+    context = _context(spark)
+    if context is None:
+        spark.interruptTag(tag)
+    else:
+        context.cancelJobsWithTag(tag)
+
+
+def _context(spark: SparkSession) -> SparkContext | None:
+    return getattr(spark, "_sc", None)
