@@ -98,6 +98,7 @@ class SparkGang:
         job.start()
 
     def cancel(self, generation: Generation) -> None:
+        self.processes = {}
         # Workers that live have been told to stop; this is for those that do not listen any more.
         threading.Thread(target=self._interrupt, args=(generation,), daemon=True).start()
 
