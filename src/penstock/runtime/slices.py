@@ -58,10 +58,12 @@ class SlicePolicy:
         return rows if self._alike < _ALIKE_MAX else self._other_than(rows)
 
     def _other_than(self, rows: int) -> int:
-        """A size that tells more than another call like those before."""
+        """A size that tells more than another call like those before, unless that could not change anything."""
+        if rows == self.upper:
+            return rows
         if rows > 1:
             return rows // 2
-        return 2 if self._call_us + self._row_us <= _TRIED_US_MAX and self.upper > 1 else 1
+        return 2 if self._call_us + self._row_us <= _TRIED_US_MAX else 1
 
     def _rows_within(self, us: int) -> int:
         return int(max(us - self._call_us, self._call_us) / max(self._row_us, 1e-6))

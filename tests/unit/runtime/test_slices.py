@@ -148,6 +148,9 @@ class TestCallsOfOneSize:
         halves = [rows < 30 for rows in self.sizes(call_us=0, row_us=20, calls=200)[100:]]
         assert 2 <= sum(halves) <= 10
 
+    def test_none_has_fewer_if_more_are_not_allowed_anyway(self) -> None:
+        assert set(self.sizes(call_us=0, row_us=20, calls=200, upper=40)[100:]) == {40}
+
     def test_what_half_as_many_cost_tells_what_the_call_costs(self) -> None:
         # Ten records take 1 ms, and they always have: what a call costs can only be found out with another size.
         policy = SlicePolicy(4_000, 131_072)
