@@ -30,8 +30,8 @@ def _ours(module: str, *arguments: object) -> Contender:
     return Contender(OURS, (sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)))
 
 
-def _peer(name: str, *arguments: object, runs_max: int | None = None) -> Contender:
-    return Contender(name, ("bash", _PEERS, *map(str, arguments)), runs_max)
+def _peer(name: str, *arguments: object) -> Contender:
+    return Contender(name, ("bash", _PEERS, *map(str, arguments)))
 
 
 def throughput(rows: int, quick: bool) -> list[Case]:
@@ -45,10 +45,10 @@ def throughput(rows: int, quick: bool) -> list[Case]:
             _peer("Flink", "flink-keyed", 2, rows, kind),
         ]
         if not quick:
-            contenders.append(_peer("Spark streaming", "spark-keyed", 2, rows, kind, runs_max=1))
+            contenders.append(_peer("Spark streaming", "spark-keyed", 2, rows, kind))
         if not quick and kind == "sum":
-            contenders.append(_peer("Bytewax", "bytewax-keyed", 2, rows // 20, runs_max=1))
-            contenders.append(_peer("Pathway", "pathway-keyed", 2, rows // 10, runs_max=1))
+            contenders.append(_peer("Bytewax", "bytewax-keyed", 2, rows // 20))
+            contenders.append(_peer("Pathway", "pathway-keyed", 2, rows // 10))
         bars = Bar(Kind.RATIO, "rate", bar, goal), Bar(Kind.RATIO, "work_rate")
         cases.append(Case(name, f"{rows:,} rows, parallelism 2", tuple(contenders), bars, _THROUGHPUT))
     return cases

@@ -95,8 +95,6 @@ class Contender:
 
     name: str
     command: tuple[str, ...]
-    runs_max: int | None = None
-    """Slow peers run less often."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,12 +117,12 @@ def test_three_digits_count(value: float, shown: str) -> None:
 def test_contenders_run_in_turns_and_one_that_is_missing_is_left_out(tmp_path: Path) -> None:
     log = tmp_path / "log"
     says = Contender(OURS, ("bash", "-c", f"echo ours >> {log}; echo 'x rate=2 verified'"))
-    once = Contender("Once", ("bash", "-c", f"echo once >> {log}; echo 'x rate=1 counted'"), runs_max=1)
+    peer = Contender("Peer", ("bash", "-c", f"echo peer >> {log}; echo 'x rate=1 counted'"))
     gone = Contender("Gone", ("bash", "-c", f"echo gone >> {log}; echo 'no such peer' >&2; exit 3"))
-    case = Case("made up", "a case", (says, once, gone), (), ())
+    case = Case("made up", "a case", (says, peer, gone), (), ())
     runs = runner.run_case(case, 2)
-    assert log.read_text().split() == ["ours", "once", "gone", "ours"]
-    assert runs.figures == {OURS: [{"rate": 2.0}, {"rate": 2.0}], "Once": [{"rate": 1.0}]}
+    assert log.read_text().split() == ["ours", "peer", "gone", "ours", "peer"]
+    assert runs.figures == {OURS: [{"rate": 2.0}, {"rate": 2.0}], "Peer": [{"rate": 1.0}, {"rate": 1.0}]}
     assert runs.missing == {"Gone": "no such peer"}
     runner.keep([(case, runs)], tmp_path / "kept.json")
     assert runner.kept_runs([case], tmp_path / "kept.json") == [(case, runs)]
