@@ -28,7 +28,7 @@ def run_case(case: Case, runs: int) -> Runs:
     """Run every contender `runs` times, one after the other. A peer that is missing is left out, and said to be."""
     print(f"{case.benchmark}: {case.name}", flush=True)
     found = Runs(date=datetime.date.today().isoformat(), cores=os.cpu_count() or 1)
-    for turn in range(runs):
+    for _ in range(runs):
         for contender in case.contenders:
             if contender.name in found.missing:
                 continue
