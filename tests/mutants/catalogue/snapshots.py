@@ -30,9 +30,9 @@ MUTANTS = (
         "The offsets of the sources are those at the acknowledgement",
         "003",
         _PARTICIPATION,
-        "        pending.states, committables = outcome\n",
-        "        pending.states, committables = outcome\n"
-        "        pending.splits = self._chain.source.positions() if self._chain.source is not None else ()\n",
+        "        report = pending.report(",
+        "        pending.splits = self._chain.source.positions() if self._chain.source is not None else ()\n"
+        "        report = pending.report(",
         "I1: what was read after the cut is not read again.",
     ),
     Mutant(
