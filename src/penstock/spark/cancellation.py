@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.spark.sessions import context_of
+
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 
 def tag_jobs(spark: SparkSession, tag: str) -> None:
     """Mark all jobs that this thread will run."""
-    context = _context(spark)
+    context = context_of(spark)
     if context is None:
         spark.addTag(tag)
     else:
@@ -25,12 +26,8 @@ def tag_jobs(spark: SparkSession, tag: str) -> None:
 
 def cancel_jobs(spark: SparkSession, tag: str) -> None:
     """End the jobs that have been marked so and run now. Spark kills their Python processes, if need be."""
-    context = _context(spark)
+    context = context_of(spark)
     if context is None:
         spark.interruptTag(tag)
     else:
         context.cancelJobsWithTag(tag)
-
-
-def _context(spark: SparkSession) -> SparkContext | None:
-    return getattr(spark, "_sc", None)

@@ -15,6 +15,7 @@ from penstock.runtime.lease import Lease
 from penstock.spark.gang import StoreAddress
 from penstock.spark.job import Job
 from penstock.spark.preflight import check_session, is_single_host
+from penstock.spark.sessions import context_of
 from penstock.spark.settings import Settings
 from penstock.storage import open_store
 
@@ -63,5 +64,5 @@ def start(
 
 
 def _default_parallelism(spark: SparkSession) -> int:
-    context = getattr(spark, "_sc", None)
+    context = context_of(spark)
     return max(1, int(context.defaultParallelism)) if context is not None else 1

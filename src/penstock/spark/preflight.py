@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.errors import OptionError
+from penstock.spark.sessions import context_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +60,7 @@ def _is_plain_local(spark: SparkSession) -> bool:
 
 def _slots(spark: SparkSession) -> int:
     """How many tasks can run at the same time, now."""
-    context = getattr(spark, "_sc", None)
+    context = context_of(spark)
     if context is None:
         # Spark Connect does not say; Spark itself will, when the job is submitted.
         return 1 << 30
