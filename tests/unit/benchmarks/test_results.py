@@ -145,7 +145,7 @@ def test_every_case_has_a_name_of_its_own_and_can_be_chosen() -> None:
     cases = every_case(work.ROWS)
     names = [f"{case.benchmark}: {case.name}" for case in cases]
     assert len(set(names)) == len(names)
-    assert chosen(cases, ["keyed sum"]) and len(chosen(cases, ["latency", "recovery"])) == 4
+    assert chosen(cases, ["keyed sum"]) and len(chosen(cases, ["latency", "recovery"])) == 5
     assert {case.benchmark for case in every_case(work.ROWS, quick=True)} <= {case.benchmark for case in cases}
 
 
