@@ -22,7 +22,7 @@ from penstock.protocol.coordinator_state import Policy, RequestKind
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.history import AttemptRecord
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.restart import GiveUp, RestartAfter, RestartPolicy, decide_restart, recent
+from penstock.protocol.restart import GiveUp, RestartAfter, RestartPolicy, counted, decide_restart
 from penstock.runtime.coordinator import Coordinator, Ending
 from penstock.runtime.frames import FailedFrame, Frame, HeartbeatFrame, HelloFrame, StopFrame
 from penstock.runtime.ports import Background, Clock, Transport
@@ -113,6 +113,9 @@ class Supervisor:
         self._history: tuple[AttemptRecord, ...] = ()
         self._requests: list[_Request] = []
         self._failures_at_ms: tuple[int, ...] = ()
+        self._started_at_ms = 0
+        self._progress_at_ms: int | None = None
+        """Start of the last attempt in which a checkpoint completed."""
         self._heard_at_ms: dict[WorkerId, int] = {}
 
     @property
@@ -132,6 +135,7 @@ class Supervisor:
         if self.has_ended:
             return
         self.phase = Phase.CLAIMING
+        self._started_at_ms = self._clock.now_ms()
         store, committers, former = self._store, self._committers, self._generation
         shape, options = self._plan.shape(), self._settings.restore
 
@@ -294,10 +298,10 @@ class Supervisor:
 
     def _failed(self, error: Exception) -> None:
         self._end_attempt()
-        now = self._clock.now_ms()
+        now, policy, progress = self._clock.now_ms(), self._settings.restart, self._progress_at_ms
         self.error = error
-        self._failures_at_ms = (*recent(self._failures_at_ms, self._settings.restart, now), now)
-        decision = decide_restart(self._failures_at_ms, self._settings.restart, now)
+        self._failures_at_ms = (*counted(self._failures_at_ms, policy, now, progress), now)
+        decision = decide_restart(self._failures_at_ms, policy, now, progress)
         match decision:
             case GiveUp(reason):
                 failure = JobFailed(f"the pipeline gave up: {reason}. The last one: {error}")
@@ -322,6 +326,9 @@ class Supervisor:
             return
         self._history = self.history
         coordinator, self.coordinator = self.coordinator, None
+        # Without an interval nobody has asked for checkpoints: that none completed says nothing.
+        if coordinator.state.newest > coordinator.state.restored or self._settings.policy.interval_ms is None:
+            self._progress_at_ms = self._started_at_ms
         coordinator.stop()
         for worker in range(self._plan.workers):
             self._transport.send(WorkerId(worker), StopFrame(coordinator.generation))

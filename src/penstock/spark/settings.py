@@ -47,7 +47,8 @@ class Settings:
     channel_time: float | timedelta = 0.01
     """So long should records wait on a channel: in front of a slow function there is less on the way. 0: any time."""
     restarts_max: int = 10
-    """So many failures within `restart_window` are followed by a restart."""
+    """Maximum number of restarts for failures within `restart_window`, or without a completed checkpoint in between; one
+    more failure fails the pipeline."""
     restart_window: float | timedelta = 600.0
     restart_delay: float | timedelta = 0.2
     """Doubles from failure to failure, up to `restart_delay_max`."""

@@ -208,14 +208,32 @@ class TestAttempts:
         driver.supervisor.start()
         assert len(driver.gang.launched) == 4
 
-    def test_failures_of_long_ago_are_forgiven(self) -> None:
+    def test_failures_of_long_ago_are_forgiven_if_checkpoints_completed_since(self) -> None:
         driver = Driver(MemoryStore()).started()
         for _ in range(6):
-            driver.ready()
+            driver.ready().checkpoint()
             driver.fail()
             driver.pass_time(25_000)
         assert driver.phase is Phase.RUNNING
         assert len(driver.gang.launched) == 7
+
+    def test_a_pipeline_that_never_completes_a_checkpoint_gives_up_however_rarely_it_fails(self) -> None:
+        driver = Driver(MemoryStore()).started()
+        for _ in range(3):
+            driver.fail()
+            driver.pass_time(70_000)
+            assert driver.phase is Phase.RUNNING
+        driver.fail("the same again")
+        assert driver.phase is Phase.FAILED
+        told = "4 failures and no checkpoint completed in between, and 3 are allowed. The last one: "
+        assert told + "read[0] on worker 0: the same again" in str(driver.supervisor.error)
+
+    def test_without_an_interval_only_failures_within_the_window_count(self) -> None:
+        driver = Driver(MemoryStore(), ON_REQUEST).started()
+        for _ in range(6):
+            driver.fail()
+            driver.pass_time(70_000)
+        assert driver.phase is Phase.RUNNING
 
     def test_the_gang_s_word_counts_for_the_attempt_that_it_is_about(self) -> None:
         driver = Driver(MemoryStore()).started()
