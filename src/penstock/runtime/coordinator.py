@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeAlias, assert_never
 
 from penstock.connectors.sink import Committer
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StorageError
 from penstock.ids import CheckpointId, OperatorName, WorkerId
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol import coordinator as machine
@@ -64,7 +64,7 @@ from penstock.protocol.manifest_codec import (
     encode_reservation,
     encode_void,
 )
-from penstock.runtime.directory import Directory
+from penstock.runtime.directory import Directory, create_or_read
 from penstock.runtime.frames import (
     AcknowledgeFrame,
     CompletedFrame,
@@ -130,6 +130,7 @@ class Coordinator:
             claimed.first,
             restored=claimed.manifest.checkpoint if claimed.manifest else CheckpointId(0),
             recommit=claimed.recommit,
+            token=claimed.token,
             now_ms=clock.now_ms(),
         )
         self._execute(actions)
@@ -270,11 +271,13 @@ class Coordinator:
     # --- in the background: facts, to which the mailbox adds the time ---
 
     def _reserve(self, reservation: Reservation) -> Callable[[int], Event]:
-        path = paths.reserved(reservation.checkpoint)
+        wanted = encode_reservation(reservation)
         try:
-            if self._store.create(path, encode_reservation(reservation)):
-                return lambda now: IdsReserved(reservation, now)
-            is_own = decode_reservation(self._store.read(path)) == reservation
+            found = create_or_read(self._store, paths.reserved(reservation.checkpoint), wanted)
+            is_own = found == wanted
+            if found is not None:
+                # One that is damaged does not say whose it is.
+                decode_reservation(found)
         except PenstockError as error:
             text = str(error)
             return lambda now: ReservationFailed(reservation, text, now)
@@ -283,35 +286,39 @@ class Coordinator:
     def _write_manifest(self, manifest: Manifest) -> Callable[[int], Event]:
         checkpoint = manifest.checkpoint
         try:
-            if self._store.create(paths.manifest(checkpoint), encode_manifest(manifest)):
-                self._directory.remember(manifest)
-                return lambda now: ManifestWritten(checkpoint, now)
-            found = self._outcome(checkpoint)
+            found = self._settled(checkpoint, encode_manifest(manifest))
         except PenstockError as error:
             text = str(error)
             return lambda now: ManifestFailed(checkpoint, text, now)
+        if found is None:
+            self._directory.remember(manifest)
+            return lambda now: ManifestWritten(checkpoint, now)
         return lambda now: OutcomeFound(found, now)
 
     def _void(self, void: Void) -> Callable[[int], Event]:
         checkpoint = void.checkpoint
         try:
-            if self._store.create(paths.manifest(checkpoint), encode_void(void)):
-                return lambda now: CheckpointVoided(checkpoint, now)
-            found = self._outcome(checkpoint)
+            found = self._settled(checkpoint, encode_void(void))
         except PenstockError as error:
             text = str(error)
             return lambda now: VoidFailed(checkpoint, text, now)
-        return lambda now: OutcomeFound(found, now)
+        return lambda now: CheckpointVoided(checkpoint, now) if found is None else OutcomeFound(found, now)
 
-    def _outcome(self, checkpoint: CheckpointId) -> Outcome:
-        outcome = decode_manifest_or_void(self._store.read(paths.manifest(checkpoint)))
-        return Outcome(checkpoint, outcome.generation, isinstance(outcome, Void))
+    def _settled(self, checkpoint: CheckpointId, outcome: bytes) -> Outcome | None:
+        """Give a checkpoint its outcome: None if it is this one, or the other that it has."""
+        found = create_or_read(self._store, paths.manifest(checkpoint), outcome)
+        if found == outcome:
+            return None
+        if found is None:
+            raise StorageError(f"the outcome of checkpoint {checkpoint} was there, and is gone")
+        decoded = decode_manifest_or_void(found)
+        return Outcome(checkpoint, decoded.generation, isinstance(decoded, Void))
 
     def _commit(self, permit: CommitPermit) -> Callable[[int], Event]:
         checkpoint = permit.checkpoint
         try:
             publish(permit, self._committers)
-            self._store.create(paths.committed(checkpoint), b"{}")
+            create_or_read(self._store, paths.committed(checkpoint), b"{}")
         except Exception as error:
             # Committers are user code: whatever they raise means that this commit must be tried again.
             text = f"{type(error).__name__}: {error}"

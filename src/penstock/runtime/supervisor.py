@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import enum
 import logging
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
 from penstock.connectors.sink import Committer
-from penstock.errors import FencedError, JobFailed, PenstockError, RestoreError
+from penstock.errors import FencedError, JobFailed, PenstockError, RestoreError, StorageError
 from penstock.ids import COORDINATOR, Generation, OperatorName, WorkerId
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.coordinator_events import FailJob, Finish, RequestDeclined, RequestResult, StopFenced
@@ -94,7 +95,10 @@ class Supervisor:
         background: Background,
         store: Store,
         journal: Journal | None = None,
+        *,
+        token: str | None = None,
     ) -> None:
+        """`token` tells this driver's files from those of others; a random one unless a test wants to know it."""
         self._plan = plan
         self._settings = settings
         self._committers = committers
@@ -104,12 +108,12 @@ class Supervisor:
         self._background = background
         self._store = store
         self._journal = journal
+        self._token = token or secrets.token_hex(16)
         self.timers = Timers(clock)
         self.phase = Phase.CLAIMING
         self.error: Exception | None = None
         self.coordinator: Coordinator | None = None
         self.restarts = 0
-        self._generation: Generation | None = None
         self._history: tuple[AttemptRecord, ...] = ()
         self._requests: list[_Request] = []
         self._failures_at_ms: tuple[int, ...] = ()
@@ -136,28 +140,17 @@ class Supervisor:
             return
         self.phase = Phase.CLAIMING
         self._started_at_ms = self._clock.now_ms()
-        store, committers, former = self._store, self._committers, self._generation
+        store, committers, token = self._store, self._committers, self._token
         shape, options = self._plan.shape(), self._settings.restore
 
         def work() -> Claimed:
-            claimed = take_over(
-                store,
-                shape,
-                has_committing_sinks=bool(committers),
-                options=options,
-                former=former,
-                reserved=self._reserved,
-            )
+            claimed = take_over(store, shape, token=token, has_committing_sinks=bool(committers), options=options)
             if claimed.recommit is None:
                 for committer in committers.values():
                     committer.sweep(claimed.generation)
             return claimed
 
         self._background.submit(work, self._on_claimed)
-
-    def _reserved(self, generation: Generation) -> None:
-        """Runs in the background; the mailbox looks at it when that work is done, and not before."""
-        self._generation = generation
 
     def _on_claimed(self, claimed: Claimed | Exception) -> None:
         if self.has_ended:
@@ -166,6 +159,10 @@ class Supervisor:
             # Trying again cannot help: what is on disk, or somebody else, must change first.
             self._give_up(claimed)
             return
+        if isinstance(claimed, StorageError):
+            # Not a word about the checkpoints: those may all be well.
+            text = f"the checkpoint directory could not be read or written while it was taken over: {claimed}"
+            claimed = StorageError(text)
         if isinstance(claimed, Exception):
             self._failed(claimed)
             return

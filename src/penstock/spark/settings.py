@@ -47,7 +47,7 @@ class Settings:
     channel_time: float | timedelta = 0.01
     """So long should records wait on a channel: in front of a slow function there is less on the way. 0: any time."""
     restarts_max: int = 10
-    """Maximum number of restarts for failures within `restart_window`, or without a completed checkpoint in between; one
+    """Maximum number of restarts for failures within `restart_window`, or with no completed checkpoint in between; one
     more failure fails the pipeline."""
     restart_window: float | timedelta = 600.0
     restart_delay: float | timedelta = 0.2

@@ -220,8 +220,8 @@ MUTANTS = (
         OWN,
         _RUNTIME,
         "            publish(permit, self._committers)\n"
-        '            self._store.create(paths.committed(checkpoint), b"{}")\n',
-        '            self._store.create(paths.committed(checkpoint), b"{}")\n'
+        '            create_or_read(self._store, paths.committed(checkpoint), b"{}")\n',
+        '            create_or_read(self._store, paths.committed(checkpoint), b"{}")\n'
         "            publish(permit, self._committers)\n",
         "I4: a crash in between, and the output is never published.",
         fault=FaultKind.KILL_DRIVER_AT_STORE,

@@ -50,7 +50,9 @@ def test_failures_without_a_completed_checkpoint_count_whatever_their_distance(
 
 def test_a_policy_without_failures_gives_up_at_the_first() -> None:
     strict = RestartPolicy(failures_max=0, window_ms=500)
-    assert decide_restart((7,), strict, now_ms=7, progress_at_ms=None) == GiveUp("1 failures within 0.5 s, and 0 are allowed")
+    assert decide_restart((7,), strict, now_ms=7, progress_at_ms=None) == GiveUp(
+        "1 failures within 0.5 s, and 0 are allowed"
+    )
 
 
 def test_a_long_row_of_failures_builds_no_enormous_number() -> None:

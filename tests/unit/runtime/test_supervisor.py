@@ -428,11 +428,23 @@ class Unreliable(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.fails: Callable[[str, str], bool] = lambda what, path: False
+        self.loses: Callable[[str], bool] = lambda path: False
+        self.is_loss_an_error = True
 
     def create(self, path: str, data: Data) -> bool:
         if self.fails("create", path):
             raise StorageError(f"cannot create {path}")
-        return super().create(path, data)
+        created = super().create(path, data)
+        if created and self.loses(path):
+            if self.is_loss_an_error:
+                raise StorageError(f"cannot create {path}: the connection was reset")
+            return False
+        return created
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        if self.fails("read", path):
+            raise StorageError(f"cannot read {path}")
+        return super().read(path, offset, length)
 
     def list(self, prefix: str) -> list[str]:
         if self.fails("list", prefix):
@@ -451,6 +463,42 @@ class TestTrouble:
         driver.supervisor.timers.fire()
         driver.background.run()
         assert (driver.phase, driver.gang.launched) == (Phase.RUNNING, [(1, None)])
+
+    def test_a_read_that_fails_once_restarts_and_a_store_that_stays_unreadable_ends_with_that_error(self) -> None:
+        store = Unreliable()
+        driver = Driver(store).started().ready()
+        newest = driver.checkpoint(OUTPUT)
+        driver.fail()
+        store.fails = lambda what, path: what == "read" and path.endswith("manifest.json")
+        driver.pass_time(100)
+        assert (driver.phase, driver.supervisor.restarts) == (Phase.WAITING, 2)
+        store.fails = lambda what, path: False
+        driver.pass_time(200)
+        (_, manifest) = driver.gang.launched[-1]
+        assert manifest is not None and manifest.checkpoint == newest
+        store.fails = lambda what, path: what == "read"
+        driver.fail()
+        driver.pass_time(2_000)
+        assert driver.phase is Phase.FAILED
+        assert "the checkpoint directory could not be read or written while it was taken over: cannot read" in str(
+            driver.supervisor.error
+        )
+
+    @pytest.mark.parametrize("name", ["reserved.json", "manifest.json", "committed.json"])
+    @pytest.mark.parametrize("is_error", [True, False])
+    def test_replies_that_are_lost_change_nothing(self, name: str, is_error: bool) -> None:
+        """Every creation of such a file is carried out, and its reply lost: an error, or "it was there before"."""
+        store = Unreliable()
+        store.loses = lambda path: path.endswith(name)
+        store.is_loss_an_error = is_error
+        driver = Driver(store).started().ready()
+        first = driver.checkpoint(OUTPUT)
+        driver.fail()
+        driver.pass_time(100)
+        second = driver.ready().checkpoint(OUTPUT)
+        assert (driver.phase, driver.generation, driver.supervisor.restarts) == (Phase.RUNNING, 2, 1)
+        assert driver.committer.calls == ["sweep 1", f"commit {first}", "sweep 2", f"commit {second}"]
+        assert [record.reason for record in driver.supervisor.history] == [None, None]
 
     def test_a_sink_that_cannot_be_swept_is_tried_again(self) -> None:
         driver = Driver(MemoryStore())
