@@ -57,6 +57,9 @@ class Settings:
     """A worker that was not heard of for so long counts as dead."""
     start_timeout: float | timedelta = 120.0
     """So long the workers may take to come up."""
+    takeover_timeout: float | timedelta = 120.0
+    """An attempt fails if, while it takes the checkpoint directory over, neither the store nor a sink has answered for
+    this long. The takeover may take longer altogether: it reads the whole of the checkpoint that it restores."""
     allow_output_twice: bool = False
     """Whether to go back past a damaged checkpoint although its output may have been published."""
     allow_dropped_state: bool = False
@@ -103,6 +106,7 @@ class Settings:
             RestoreOptions(fall_back, self.allow_dropped_state),
             _ms("worker_silence", self.worker_silence),
             _ms("start_timeout", self.start_timeout),
+            _ms("takeover_timeout", self.takeover_timeout),
         )
 
     def worker(self) -> WorkerSettings:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -28,6 +30,7 @@ from penstock.runtime.frames import (
     TriggerFrame,
 )
 from penstock.runtime.supervisor import Phase, Supervisor, SupervisorSettings
+from penstock.runtime.threads import Mail, ThreadBackground
 from penstock.storage import paths
 from penstock.storage.memory import MemoryStore
 from penstock.storage.port import Data
@@ -43,6 +46,7 @@ from tests.unit.runtime.fake_ports import (
 )
 
 F = TypeVar("F")
+HANG_S = 60.0
 SETTINGS = SupervisorSettings(
     Policy(interval_ms=1_000, expiry_ms=5_000, failures_tolerable=1, backoff_ms=10),
     RestartPolicy(failures_max=3, window_ms=60_000, delay_ms=100, delay_ms_max=400),
@@ -532,6 +536,185 @@ class TestTrouble:
         store.fails = lambda what, path: False
         driver.pass_time(200)
         assert driver.phase is Phase.RUNNING
+
+
+class Hanging(Unreliable):
+    """Calls that it is told of wait for `gate`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.hangs: Callable[[str, str], bool] = lambda what, path: False
+        self.hanging = 0
+        self.resumed = 0
+
+    def list(self, prefix: str) -> list[str]:
+        self._hang("list", prefix)
+        return super().list(prefix)
+
+    def create(self, path: str, data: Data) -> bool:
+        self._hang("create", path)
+        return super().create(path, data)
+
+    def _hang(self, what: str, path: str) -> None:
+        if self.hangs(what, path):
+            self.hanging += 1
+            assert self.gate.wait(HANG_S)
+            self.resumed += 1
+
+
+class HangingCommitter(SweepingCommitter):
+    """Commits wait for `gate`."""
+
+    def __init__(self, sink: Staging) -> None:
+        super().__init__(sink)
+        self.gate, self.entered = threading.Event(), threading.Event()
+        self.inside = self.inside_max = 0
+
+    def commit(self, checkpoint: CheckpointId, committables: object) -> None:  # type: ignore[override]
+        self.inside += 1
+        self.inside_max = max(self.inside_max, self.inside)
+        self.entered.set()
+        assert self.gate.wait(HANG_S)
+        self.calls.append(f"commit {checkpoint}")
+        self.inside -= 1
+
+
+class ThreadedDriver(Driver):
+    """As a driver on Spark: each attempt has threads of its own. Time is moved by hand."""
+
+    def __init__(self, store: MemoryStore, settings: SupervisorSettings = SETTINGS) -> None:
+        super().__init__(store, settings)
+        self.committer = HangingCommitter(self.sink)
+        self.mail = Mail(lambda: None)
+        self.supervisor = Supervisor(
+            self.plan,
+            settings,
+            {WRITE: self.committer},
+            self.gang,
+            self.clock,
+            self.transport,
+            self.background,
+            self.store,
+            attempt_background=lambda: ThreadBackground(self.mail),
+        )
+
+    def wait(self, is_done: Callable[[], bool]) -> None:
+        until = time.monotonic() + HANG_S
+        while not is_done():
+            assert time.monotonic() < until, (self.phase, self.supervisor.error)
+            self.mail.deliver()
+            time.sleep(0.001)
+
+    def after(self, ms: int) -> None:
+        for _ in range(ms // 100):
+            self.clock.advance(100)
+            for worker in range(2 if self.gang.launched else 0):
+                self.supervisor.deliver(HeartbeatFrame(self.generation, WorkerId(worker)))
+            self.supervisor.timers.fire()
+
+    def hung_commit(self) -> ThreadedDriver:
+        """An attempt whose first commit hangs."""
+        self.supervisor.start()
+        self.wait(lambda: self.phase is Phase.RUNNING)
+        self.ready()
+        self.after(1_000)
+        self.acknowledge(1, OUTPUT)
+        self.wait(self.committer.entered.is_set)
+        return self
+
+
+class TestHanging:
+    def test_a_takeover_that_never_answers_is_a_failure_and_too_many_of_them_are_the_end(self) -> None:
+        store = Hanging()
+        store.hangs = lambda what, path: what == "list"
+        driver = ThreadedDriver(store)
+        driver.supervisor.start()
+        for number in range(1, 5):
+            driver.wait(lambda: store.hanging == number)  # noqa: B023
+            for _ in range(4):
+                assert driver.phase is Phase.CLAIMING
+                driver.after(30_000)
+            told = "the takeover of the checkpoint directory made no progress for 120 s: the store does not answer"
+            assert told in str(driver.supervisor.error)
+            driver.after(400)
+        assert driver.phase is Phase.FAILED
+        store.gate.set()
+
+    def test_a_takeover_may_take_any_time_if_the_store_answers_now_and_then(self) -> None:
+        store = Unreliable()
+        driver = Driver(store)
+        calls = []
+
+        def slow(what: str, path: str) -> bool:
+            calls.append(what)
+            driver.clock.advance(100_000)
+            driver.supervisor.timers.fire()
+            return False
+
+        store.fails = slow
+        driver.started()
+        assert (driver.phase, driver.supervisor.restarts) == (Phase.RUNNING, 0)
+        assert len(calls) > 2
+
+    def test_the_next_attempt_does_not_wait_behind_a_takeover_that_hangs_and_that_one_changes_nothing_later(
+        self,
+    ) -> None:
+        store = Hanging()
+        driver = ThreadedDriver(store)
+        store.hangs = lambda what, path: what == "create" and store.hanging == 0
+        driver.supervisor.start()
+        driver.wait(lambda: store.hanging == 1)
+        # The listing had answered: that is noticed with the first look, after 30 s.
+        for _ in range(5):
+            driver.after(30_000)
+        assert driver.phase is Phase.WAITING
+        driver.after(100)
+        driver.wait(lambda: driver.phase is Phase.RUNNING)
+        before = dict(store.blobs)
+        store.gate.set()
+        driver.wait(lambda: store.resumed == 1)
+        driver.committer.gate.set()
+        driver.ready()
+        driver.after(1_000)
+        driver.acknowledge(1, OUTPUT)
+        driver.wait(lambda: paths.committed(CheckpointId(1)) in store.blobs)
+        assert before.items() <= store.blobs.items()
+        assert (driver.phase, driver.supervisor.restarts, driver.committer.inside_max) == (Phase.RUNNING, 1, 1)
+
+    def test_a_commit_that_never_returns_ends_the_pipeline_with_the_name_of_the_sink(self) -> None:
+        driver = ThreadedDriver(MemoryStore()).hung_commit()
+        for number in range(2, 6):
+            driver.after(5_000)
+            assert "sink 'write': the commit of checkpoint 1 by generation 1 has not returned for" in str(
+                driver.supervisor.error
+            )
+            if number < 5:
+                assert driver.phase is Phase.WAITING
+                driver.after(400)
+                driver.wait(lambda: driver.generation == number)  # noqa: B023
+        assert driver.phase is Phase.FAILED
+        assert isinstance(driver.supervisor.error, JobFailed)
+        assert (driver.committer.inside_max, driver.committer.calls) == (1, ["sweep 1"])
+        driver.committer.gate.set()
+
+    def test_the_next_generation_commits_after_a_call_of_the_one_before_has_returned(self) -> None:
+        driver = ThreadedDriver(store := MemoryStore()).hung_commit()
+        driver.fail()
+        driver.after(100)
+        driver.wait(lambda: driver.generation == 2)
+        driver.ready()
+        assert paths.committed(CheckpointId(1)) not in store.blobs
+        driver.committer.gate.set()
+        driver.wait(lambda: paths.committed(CheckpointId(1)) in store.blobs)
+        assert driver.committer.calls == ["sweep 1", "commit 1", "commit 1"]
+        coordinator = driver.supervisor.coordinator
+        assert coordinator is not None
+        driver.wait(lambda: coordinator.state.publishing is None)
+        driver.after(1_000)
+        driver.acknowledge(driver.triggered()[-1], OUTPUT)
+        driver.wait(lambda: len(driver.committer.calls) == 4)
+        assert driver.committer.inside_max == 1
 
 
 class TestTwoDrivers:
