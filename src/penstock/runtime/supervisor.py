@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, assert_never
 
 from penstock.connectors.sink import Committer
-from penstock.errors import FencedError, JobFailed, PenstockError, RestoreError, StorageError
+from penstock.errors import FencedError, JobFailed, OptionError, PenstockError, RestoreError, StorageError
 from penstock.ids import COORDINATOR, Generation, OperatorName, WorkerId
 from penstock.plan.physical import PhysicalPlan
+from penstock.protocol.claims import Reservation
 from penstock.protocol.coordinator_events import FailJob, Finish, RequestDeclined, RequestResult, StopFenced
 from penstock.protocol.coordinator_state import Policy, RequestKind
 from penstock.protocol.declines import DeclineReason
@@ -49,8 +50,13 @@ T = TypeVar("T")
 class Gang(Protocol):
     """Starts and ends the workers of an attempt: a Spark job, or the simulator."""
 
-    def launch(self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None) -> None:
-        """Start all workers. Returns at once; what goes wrong is reported to `Supervisor.on_gang_failed`."""
+    def launch(
+        self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None, reservation: Reservation
+    ) -> None:
+        """Start all workers. Returns at once; what goes wrong is reported to `Supervisor.on_gang_failed`.
+
+        `reservation` is the file by which a worker knows the directory of this driver (`runtime.shared`).
+        """
         ...
 
     def cancel(self, generation: Generation) -> None:
@@ -249,7 +255,7 @@ class Supervisor:
         now = self._clock.now_ms()
         first_word_by = now + self._settings.start_ms_max - self._settings.silence_ms_max
         self._heard_at_ms = {WorkerId(worker): first_word_by for worker in range(self._plan.workers)}
-        self._gang.launch(claimed.generation, self._plan, claimed.manifest)
+        self._gang.launch(claimed.generation, self._plan, claimed.manifest, claimed.reservation)
         self._pass_on_requests()
         self._watch(claimed.generation)
 
@@ -290,10 +296,17 @@ class Supervisor:
         if worker is not None and not isinstance(frame, HelloFrame):
             self._heard_at_ms[worker] = self._clock.now_ms()
         if isinstance(frame, FailedFrame):
-            where = f"{frame.subtask} on worker {frame.worker}" if frame.subtask else f"worker {frame.worker}"
-            self._failed(JobFailed(f"{where}: {frame.error}"))
+            self._on_worker_failed(frame)
             return
         coordinator.deliver(frame)
+
+    def _on_worker_failed(self, frame: FailedFrame) -> None:
+        where = f"{frame.subtask} on worker {frame.worker}" if frame.subtask else f"worker {frame.worker}"
+        told = f"{where}: {frame.error}"
+        if frame.is_hopeless:
+            self._give_up(OptionError(told))
+        else:
+            self._failed(JobFailed(told))
 
     def on_gang_failed(self, generation: Generation, error: Exception) -> None:
         """The gang reports that an attempt cannot go on."""

@@ -10,14 +10,16 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.errors import FencedError, JobFailed, NoReadableCheckpoint, PenstockError, StorageError
+from penstock.errors import FencedError, JobFailed, NoReadableCheckpoint, OptionError, PenstockError, StorageError
 from penstock.ids import CheckpointId, Generation, WorkerId
 from penstock.plan.physical import PhysicalPlan, plan
 from penstock.protocol.barrier import BarrierFlag
+from penstock.protocol.claims import Reservation
 from penstock.protocol.coordinator_events import RequestCompleted, RequestDeclined, RequestResult
 from penstock.protocol.coordinator_state import Policy, RequestKind
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Committable, Manifest, SubtaskReport
+from penstock.protocol.manifest_codec import decode_reservation
 from penstock.protocol.restart import RestartPolicy
 from penstock.runtime.frames import (
     AcknowledgeFrame,
@@ -63,9 +65,13 @@ class ListGang:
     def __init__(self) -> None:
         self.launched: list[tuple[Generation, Manifest | None]] = []
         self.cancelled: list[Generation] = []
+        self.reservations: list[Reservation] = []
 
-    def launch(self, generation: Generation, settled: PhysicalPlan, manifest: Manifest | None) -> None:
+    def launch(
+        self, generation: Generation, settled: PhysicalPlan, manifest: Manifest | None, reservation: Reservation
+    ) -> None:
         self.launched.append((generation, manifest))
+        self.reservations.append(reservation)
 
     def cancel(self, generation: Generation) -> None:
         self.cancelled.append(generation)
@@ -261,6 +267,24 @@ class TestAttempts:
         driver = Driver(MemoryStore()).started()
         driver.supervisor.deliver(FailedFrame(Generation(1), WorkerId(1), "no room"))
         assert str(driver.supervisor.error) == "worker 1: no room"
+
+    def test_a_failure_that_every_attempt_would_meet_ends_the_pipeline_at_once(self) -> None:
+        driver = Driver(MemoryStore()).started()
+        driver.supervisor.deliver(FailedFrame(Generation(1), WorkerId(1), "not shared", is_hopeless=True))
+        assert (driver.phase, driver.supervisor.restarts) == (Phase.FAILED, 0)
+        assert isinstance(driver.supervisor.error, OptionError)
+        assert str(driver.supervisor.error) == "worker 1: not shared"
+
+    def test_workers_are_given_the_reservation_by_which_they_know_the_directory(self) -> None:
+        driver = Driver(MemoryStore()).started()
+        driver.fail()
+        driver.pass_time(100)
+        for reservation in driver.gang.reservations:
+            found = driver.store.blobs[paths.reserved(reservation.checkpoint)]
+            assert decode_reservation(found) == reservation
+        first, second = driver.gang.reservations
+        assert len(first.token) == 32 and first.token == second.token
+        assert Driver(MemoryStore()).started().gang.reservations[0].token != first.token
 
     def test_too_many_failed_checkpoints_fail_the_attempt_with_the_reason(self) -> None:
         driver = Driver(MemoryStore()).started().ready()
