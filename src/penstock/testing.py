@@ -30,6 +30,7 @@ from penstock.connectors.sink import Committer
 from penstock.errors import JobFailed, PenstockError
 from penstock.ids import COORDINATOR, CheckpointId, Generation, OperatorName, WorkerId
 from penstock.plan.physical import PhysicalPlan, plan
+from penstock.protocol.claims import Reservation
 from penstock.protocol.coordinator_events import RequestResult
 from penstock.protocol.coordinator_state import Policy, RequestKind
 from penstock.protocol.manifest import Manifest
@@ -37,6 +38,7 @@ from penstock.protocol.restart import RestartPolicy
 from penstock.runtime.frames import FailedFrame, Frame
 from penstock.runtime.settings import WorkerSettings
 from penstock.runtime.supervisor import Phase, Supervisor, SupervisorSettings
+from penstock.runtime.threads import outcome_of
 from penstock.runtime.worker import Worker
 from penstock.storage import MemoryStore, open_store
 from penstock.storage.port import Store
@@ -130,10 +132,7 @@ class _Background:
 
     def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         def do() -> None:
-            try:
-                outcome: T | Exception = work()
-            except Exception as error:
-                outcome = error
+            outcome = outcome_of(work)
             self._post(lambda: done(outcome))
 
         self._waiting.append(do)
@@ -206,7 +205,9 @@ class _Local:
         elif to in self.seats:
             self.seats[to].inbox.append(frame)
 
-    def launch(self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None) -> None:
+    def launch(
+        self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None, reservation: Reservation
+    ) -> None:
         self.generation = generation
         self.seats = {WorkerId(number): _Seat() for number in range(plan.workers)}
         for number, seat in self.seats.items():

@@ -12,7 +12,7 @@ from penstock.errors import FencedError, NoReadableCheckpoint, PenstockError
 from penstock.ids import COORDINATOR, Generation, SubtaskId, WorkerId
 from penstock.plan.physical import PhysicalPlan, plan
 from penstock.protocol.barrier import Barrier
-from penstock.protocol.claims import Void
+from penstock.protocol.claims import Reservation, Void
 from penstock.protocol.coordinator_events import RequestCompleted, RequestResult
 from penstock.protocol.coordinator_state import RequestKind
 from penstock.protocol.manifest import Manifest, SubtaskReport
@@ -85,7 +85,9 @@ class Driver:
 
     # --- the gang ---
 
-    def launch(self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None) -> None:
+    def launch(
+        self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None, reservation: Reservation
+    ) -> None:
         cluster = self.cluster
         cluster.restores += manifest is not None
         cluster.restores_inflight += manifest is not None and any(report.channels for report in manifest.reports)

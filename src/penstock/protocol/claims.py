@@ -33,6 +33,11 @@ A block never crosses a multiple of `BLOCK_IDS_MAX`. So of a reservation that is
 can reach; and whatever its size was, and that of those after it, its owner must begin a block right behind that
 multiple: there it meets who has taken over (I5, I6).
 
+A reservation carries the token of its driver: a random word, made once in the life of a driver and given to nobody
+else. A store may carry out a creation and lose its reply, so that whoever created a file hears an error, or hears that
+the file was there before. The content tells: a file that holds one's own token is one's own. By the token a driver that
+restarts also knows whether it still owns the directory, although it may not know which generations it has taken.
+
 What must never be deleted, because an owner that was asleep for a week still has to run into it: the reservation with
 which a generation began, the highest reservation, and every void marker. All other reservations may go once all ids of
 their block are spent (`protocol.retention`).
@@ -59,6 +64,8 @@ class Reservation:
     checkpoint: CheckpointId
     generation: Generation
     count: int = 1
+    token: str = ""
+    """Of the driver; empty in files of versions that had none."""
 
     @property
     def last(self) -> CheckpointId:
@@ -119,6 +126,11 @@ class Listing:
         return replace(self, reservations=tuple(each for each in self.reservations if each != reservation))
 
     @property
+    def owner(self) -> Reservation | None:
+        """The reservation by which somebody owns the directory."""
+        return max(self.reservations, key=lambda each: (each.last, each.count), default=None)
+
+    @property
     def _entries(self) -> tuple[Reservation | Outcome, ...]:
         return (*self.reservations, *self.outcomes)
 
@@ -137,17 +149,19 @@ class Takeover:
     generation: Generation
     first: CheckpointId
     void: tuple[CheckpointId, ...] = ()
+    token: str = ""
 
     @property
     def reservation(self) -> Reservation:
-        return Reservation(self.first, self.generation)
+        return Reservation(self.first, self.generation, token=self.token)
 
 
-def decide_takeover(listing: Listing) -> Takeover:
+def decide_takeover(listing: Listing, token: str = "") -> Takeover:
     """How to become the owner. Trap: nothing is owned until the reservation was created and `confirm`ed."""
     return Takeover(
         generation=Generation(listing.newest_generation + 1),
         first=CheckpointId(listing.newest_checkpoint + 1),
+        token=token,
     )
 
 
@@ -167,5 +181,14 @@ def confirm(takeover: Takeover, listing: Listing) -> Takeover | None:
 
 def is_fenced(listing: Listing, generation: Generation) -> bool:
     """Whether another generation owns the directory. Trap: False says nothing about the moment after the reading."""
-    highest = max(listing.reservations, key=lambda reservation: (reservation.last, reservation.count), default=None)
-    return highest is not None and highest.generation != generation
+    return listing.owner is not None and listing.owner.generation != generation
+
+
+def has_reserved(listing: Listing, token: str) -> bool:
+    """Whether the driver of this token ever took the directory over. The first reservation of a generation stays."""
+    return any(reservation.token == token for reservation in listing.reservations)
+
+
+def is_taken(listing: Listing, token: str) -> bool:
+    """Whether another driver than that of `token` owns the directory. The trap of `is_fenced` holds here too."""
+    return listing.owner is not None and listing.owner.token != token

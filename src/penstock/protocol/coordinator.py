@@ -95,15 +95,16 @@ def start(
     *,
     restored: CheckpointId = NO_CHECKPOINT,
     recommit: CommitPermit | None = None,
+    token: str = "",
     now_ms: int = 0,
 ) -> Step:
-    """The coordinator of a generation that has taken over; `first` is the id it reserved in doing so.
+    """The coordinator of a generation that has taken over; `first` is the id it reserved in doing so, under `token`.
 
     `recommit` is what `decide_recommit` said about the restored checkpoint: nothing is triggered before it is done.
     """
     if not members:
         raise ProtocolViolation("a checkpoint without members would be complete before it began")
-    reserved = Reserved(Reservation(first, generation), first, now_ms)
+    reserved = Reserved(Reservation(first, generation, token=token), first, now_ms)
     state = State(policy, generation, shape, members, reserved, restored=restored, newest=restored)
     if recommit is None:
         return state, ()

@@ -102,7 +102,7 @@ def decide_next_block(used_up: Reservation, lasted_ms: int) -> Reservation:
     elif lasted_ms > _BLOCK_MS_MAX:
         count = max(1, count // 2)
     first = CheckpointId(used_up.last + 1)
-    return Reservation(first, used_up.generation, min(count, block_ids_max(first)))
+    return Reservation(first, used_up.generation, min(count, block_ids_max(first)), used_up.token)
 
 
 def _served_together(queue: tuple[Request, ...]) -> tuple[Request, ...]:

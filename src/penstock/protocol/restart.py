@@ -1,7 +1,9 @@
 """Restarts: decides whether a failed attempt is followed by another one, and how soon.
 
 A failure now and then is life: the next attempt begins after a delay that doubles while failures follow each
-other. Too many within a window mean that the pipeline cannot run as it is, and trying for ever would hide that.
+other. Too many of them mean that the pipeline cannot run as it is, and trying again without end would hide that. A
+failure counts while it is within a window, and until a checkpoint completes after it: a pipeline that fails each time
+after an hour and never completes a checkpoint repeats that hour.
 
 Pure: times enter through the arguments.
 """
@@ -19,8 +21,9 @@ class RestartPolicy:
     """How patient the supervisor is. Raises `OptionError`."""
 
     failures_max: int = 10
-    """So many failures within the window are followed by a restart, the next one by giving up."""
+    """Maximum number of restarts for the failures that count; one more failure fails the pipeline."""
     window_ms: int = 600_000
+    """A failure that was followed by a completed checkpoint counts for this long."""
     delay_ms: int = 200
     delay_ms_max: int = 30_000
 
@@ -43,16 +46,28 @@ class GiveUp:
 Decision: TypeAlias = RestartAfter | GiveUp
 
 
-def recent(failures_at_ms: tuple[int, ...], policy: RestartPolicy, now_ms: int) -> tuple[int, ...]:
-    """The failures that still count; older ones may be forgotten."""
-    return tuple(at_ms for at_ms in failures_at_ms if at_ms > now_ms - policy.window_ms)
+def counted(
+    failures_at_ms: tuple[int, ...], policy: RestartPolicy, now_ms: int, progress_at_ms: int | None
+) -> tuple[int, ...]:
+    """The failures that count: all within the window, and all since `progress_at_ms`. The others may be forgotten.
+
+    `progress_at_ms` is the start of the last attempt in which a checkpoint completed; None if none has completed.
+    """
+    return tuple(
+        at_ms
+        for at_ms in failures_at_ms
+        if at_ms > now_ms - policy.window_ms or progress_at_ms is None or at_ms >= progress_at_ms
+    )
 
 
-def decide_restart(failures_at_ms: tuple[int, ...], policy: RestartPolicy, now_ms: int) -> Decision:
+def decide_restart(
+    failures_at_ms: tuple[int, ...], policy: RestartPolicy, now_ms: int, progress_at_ms: int | None
+) -> Decision:
     """What to do about the last one of `failures_at_ms`, which is the failure that was seen just now."""
-    count = len(recent(failures_at_ms, policy, now_ms))
+    count = len(counted(failures_at_ms, policy, now_ms, progress_at_ms))
     if count > policy.failures_max:
-        within = f"{policy.window_ms / 1000:g} s"
-        return GiveUp(f"{count} failures within {within}, and {policy.failures_max} are allowed")
+        is_recent = count == len(counted(failures_at_ms, policy, now_ms, now_ms))
+        when = f"within {policy.window_ms / 1000:g} s" if is_recent else "and no checkpoint completed in between"
+        return GiveUp(f"{count} failures {when}, and {policy.failures_max} are allowed")
     # The exponent is bounded too: a long row of failures must not build an enormous number first.
     return RestartAfter(min(policy.delay_ms << min(count - 1, 20), policy.delay_ms_max))

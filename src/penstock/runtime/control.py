@@ -278,8 +278,9 @@ def give_order(
         )
     name = paths.control_id()
     order = Order(command, time.time_ns() // 1_000_000, arguments or {})
-    store.create(paths.control_request(name), msgspec.json.encode(order))
     try:
+        # Inside: a creation that raises may have happened, and then the order is withdrawn.
+        store.create(paths.control_request(name), msgspec.json.encode(order))
         answer = _await_answer(store, place, name, timeout_s, monotonic, sleep)
     finally:
         store.delete(paths.control_request(name), paths.control_answer(name))

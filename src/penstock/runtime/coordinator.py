@@ -8,13 +8,12 @@ expects for it; a failure is reported as one, never swallowed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias, assert_never
 
-from penstock.connectors.sink import Committer
-from penstock.errors import PenstockError
-from penstock.ids import CheckpointId, OperatorName, WorkerId
+from penstock.errors import PenstockError, StorageError
+from penstock.ids import CheckpointId, WorkerId
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol import coordinator as machine
 from penstock.protocol.claims import Outcome, Reservation, Void
@@ -64,7 +63,8 @@ from penstock.protocol.manifest_codec import (
     encode_reservation,
     encode_void,
 )
-from penstock.runtime.directory import Directory
+from penstock.runtime.committers import Committers
+from penstock.runtime.directory import Directory, create_or_read
 from penstock.runtime.frames import (
     AcknowledgeFrame,
     CompletedFrame,
@@ -84,6 +84,9 @@ from penstock.storage.port import Store
 
 _log = logging.getLogger("penstock")
 
+_SLOW_CALL_MS = 5_000
+"""A call of a committer that has not returned for this long is named among the causes of a failure."""
+
 Ending: TypeAlias = FailJob | StopFenced | Finish
 
 
@@ -95,7 +98,7 @@ class Coordinator:
         plan: PhysicalPlan,
         claimed: Claimed,
         policy: Policy,
-        committers: Mapping[OperatorName, Committer],
+        committers: Committers,
         clock: Clock,
         transport: Transport,
         background: Background,
@@ -130,6 +133,7 @@ class Coordinator:
             claimed.first,
             restored=claimed.manifest.checkpoint if claimed.manifest else CheckpointId(0),
             recommit=claimed.recommit,
+            token=claimed.token,
             now_ms=clock.now_ms(),
         )
         self._execute(actions)
@@ -243,7 +247,9 @@ class Coordinator:
             case Finish():
                 self._retirements.finish()
                 self._ended(action)
-            case FailJob() | StopFenced():
+            case FailJob(reason):
+                self._ended(FailJob(self._with_calls_under_way(reason)))
+            case StopFenced():
                 self._ended(action)
             case _:
                 assert_never(action)
@@ -256,6 +262,11 @@ class Coordinator:
             triggered_at_ms=manifest.triggered_at_ms + since_1970_ms,
             completed_at_ms=manifest.completed_at_ms + since_1970_ms,
         )
+
+    def _with_calls_under_way(self, reason: str) -> str:
+        """With the sinks that hang, if there are any: the protocol knows of none but that there was no answer."""
+        stuck = self._committers.under_way(min(_SLOW_CALL_MS, self._state.policy.expiry_ms))
+        return reason if stuck is None else f"{reason} ({stuck})"
 
     def _tell_all(self, frame: Frame) -> None:
         for worker in range(self._plan.workers):
@@ -270,11 +281,13 @@ class Coordinator:
     # --- in the background: facts, to which the mailbox adds the time ---
 
     def _reserve(self, reservation: Reservation) -> Callable[[int], Event]:
-        path = paths.reserved(reservation.checkpoint)
+        wanted = encode_reservation(reservation)
         try:
-            if self._store.create(path, encode_reservation(reservation)):
-                return lambda now: IdsReserved(reservation, now)
-            is_own = decode_reservation(self._store.read(path)) == reservation
+            found = create_or_read(self._store, paths.reserved(reservation.checkpoint), wanted)
+            is_own = found == wanted
+            if found is not None:
+                # One that is damaged does not say whose it is.
+                decode_reservation(found)
         except PenstockError as error:
             text = str(error)
             return lambda now: ReservationFailed(reservation, text, now)
@@ -283,51 +296,44 @@ class Coordinator:
     def _write_manifest(self, manifest: Manifest) -> Callable[[int], Event]:
         checkpoint = manifest.checkpoint
         try:
-            if self._store.create(paths.manifest(checkpoint), encode_manifest(manifest)):
-                self._directory.remember(manifest)
-                return lambda now: ManifestWritten(checkpoint, now)
-            found = self._outcome(checkpoint)
+            found = self._settled(checkpoint, encode_manifest(manifest))
         except PenstockError as error:
             text = str(error)
             return lambda now: ManifestFailed(checkpoint, text, now)
+        if found is None:
+            self._directory.remember(manifest)
+            return lambda now: ManifestWritten(checkpoint, now)
         return lambda now: OutcomeFound(found, now)
 
     def _void(self, void: Void) -> Callable[[int], Event]:
         checkpoint = void.checkpoint
         try:
-            if self._store.create(paths.manifest(checkpoint), encode_void(void)):
-                return lambda now: CheckpointVoided(checkpoint, now)
-            found = self._outcome(checkpoint)
+            found = self._settled(checkpoint, encode_void(void))
         except PenstockError as error:
             text = str(error)
             return lambda now: VoidFailed(checkpoint, text, now)
-        return lambda now: OutcomeFound(found, now)
+        return lambda now: CheckpointVoided(checkpoint, now) if found is None else OutcomeFound(found, now)
 
-    def _outcome(self, checkpoint: CheckpointId) -> Outcome:
-        outcome = decode_manifest_or_void(self._store.read(paths.manifest(checkpoint)))
-        return Outcome(checkpoint, outcome.generation, isinstance(outcome, Void))
+    def _settled(self, checkpoint: CheckpointId, outcome: bytes) -> Outcome | None:
+        """Give a checkpoint its outcome: None if it is this one, or the other that it has."""
+        found = create_or_read(self._store, paths.manifest(checkpoint), outcome)
+        if found == outcome:
+            return None
+        if found is None:
+            raise StorageError(f"the outcome of checkpoint {checkpoint} was there, and is gone")
+        decoded = decode_manifest_or_void(found)
+        return Outcome(checkpoint, decoded.generation, isinstance(decoded, Void))
 
     def _commit(self, permit: CommitPermit) -> Callable[[int], Event]:
         checkpoint = permit.checkpoint
         try:
-            publish(permit, self._committers)
-            self._store.create(paths.committed(checkpoint), b"{}")
+            self._committers.publish(permit)
+            create_or_read(self._store, paths.committed(checkpoint), b"{}")
         except Exception as error:
             # Committers are user code: whatever they raise means that this commit must be tried again.
             text = f"{type(error).__name__}: {error}"
+            if not self._is_over:
+                what = f"pipeline {self._plan.name}: the commit of checkpoint {checkpoint}"
+                _log.warning("%s failed and is tried again: %s", what, text)
             return lambda now: CommitFailed(checkpoint, text, now)
         return lambda now: Committed(checkpoint, now)
-
-
-def publish(permit: CommitPermit, committers: Mapping[OperatorName, Committer]) -> None:
-    """Let every sink publish its part of a checkpoint (I4)."""
-    by_sink: dict[OperatorName, list[bytes]] = {}
-    for committable in permit.committables:
-        by_sink.setdefault(committable.operator, []).append(committable.payload)
-    for operator, payloads in by_sink.items():
-        if operator not in committers:
-            raise PenstockError(
-                f"checkpoint {permit.checkpoint} has output of sink '{operator}' to publish, and this pipeline has "
-                f"no such sink: put it back, or give the sink its old name"
-            )
-        committers[operator].commit(permit.checkpoint, payloads)

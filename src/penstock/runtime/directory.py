@@ -2,12 +2,18 @@
 
 Reservations and outcomes are created once and never replaced, so what was read of them once is remembered for as long
 as they are there, which is looked up anew each time. Of a manifest only what retention must know is kept: the state
-that travels in it may be large. What could not be read is read again: the fault may pass.
+that travels in it may be large. What was damaged is read again: the fault may pass.
+
+Any operation of a store may fail, or succeed and not say so. Therefore:
+
+- Damage is `CorruptBlob`, or a file that a listing shows to be gone. Any other `StorageError` says nothing about what
+  lies there, and is raised: whoever asked tries again.
+- Whether a file was created is told by its content (`create_or_read`), never by the reply alone.
 """
 
 from __future__ import annotations
 
-from penstock.errors import CorruptBlob, PenstockError, StorageError
+from penstock.errors import CorruptBlob, RestoreError, StorageError
 from penstock.ids import CheckpointId, Generation
 from penstock.protocol.claims import Listing, Outcome, Reservation, Void, unreadable_reservation
 from penstock.protocol.manifest import Manifest, blobs_of
@@ -15,6 +21,38 @@ from penstock.protocol.manifest_codec import decode_manifest_or_void, decode_res
 from penstock.protocol.retention import Blob, CompletedCheckpoint, Contents
 from penstock.storage import paths
 from penstock.storage.port import Store
+
+
+def is_gone(store: Store, path: str) -> bool:
+    """Whether there certainly is no such file. Raises `StorageError` if that cannot be known."""
+    return path not in store.list(path)
+
+
+def read_if_there(store: Store, path: str) -> bytes | None:
+    """The content; None if there certainly is no such file."""
+    try:
+        return store.read(path)
+    except StorageError:
+        if is_gone(store, path):
+            return None
+        raise
+
+
+def create_or_read(store: Store, path: str, data: bytes) -> bytes | None:
+    """Create `path` unless it is there; returns what it holds then, or None if somebody has deleted it since.
+
+    Equal to `data`: it is ours, whatever the store replied. Raises `StorageError` if that is not known; the trap: the
+    file may still appear later, so that whoever tries again must do it with the same bytes.
+    """
+    try:
+        if store.create(path, data):
+            return data
+    except StorageError:
+        found = read_if_there(store, path)
+        if found is None:
+            raise
+        return found
+    return read_if_there(store, path)
 
 
 class Directory:
@@ -57,7 +95,7 @@ class Directory:
 
     def manifest_or_void(self, checkpoint: CheckpointId) -> Manifest | Void | None:
         """The outcome itself; None if it is gone. Raises `CorruptBlob`, `RestoreError` or `StorageError`."""
-        data = self._read(paths.manifest(checkpoint))
+        data = read_if_there(self._store, paths.manifest(checkpoint))
         return None if data is None else decode_manifest_or_void(data)
 
     def _files(self) -> list[tuple[CheckpointId, paths.PathKind, str]]:
@@ -76,21 +114,13 @@ class Directory:
         self._reservations = {each: known for each, known in self._reservations.items() if each in reserved}
         self._outcomes = {each: known for each, known in self._outcomes.items() if each in settled}
 
-    def _read(self, path: str) -> bytes | None:
-        """The content, or None if the file was deleted since it was listed: retention of a former owner."""
-        try:
-            return self._store.read(path)
-        except StorageError:
-            if path in self._store.list(path):
-                raise
-            return None
-
     def _reservation(self, checkpoint: CheckpointId) -> Reservation | None:
         known = self._reservations.get(checkpoint)
         if known is not None:
             return known
-        data = self._read(paths.reserved(checkpoint))
+        data = read_if_there(self._store, paths.reserved(checkpoint))
         if data is None:
+            # Deleted since it was listed: retention of a former owner.
             return None
         try:
             reservation = decode_reservation(data)
@@ -105,7 +135,9 @@ class Directory:
             return known
         try:
             found = self.manifest_or_void(checkpoint)
-        except PenstockError:
+        except (CorruptBlob, RestoreError):
+            # Not every `StorageError`: for a manifest that could not be read, retention would delete blobs that
+            # belong to earlier checkpoints and that only this one still refers to.
             return Outcome(checkpoint, Generation(0)), CompletedCheckpoint(checkpoint, None)
         if found is None:
             return None

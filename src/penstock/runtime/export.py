@@ -49,6 +49,8 @@ def import_checkpoint(
 ) -> CheckpointId:
     """Make a checkpoint of this directory, or the newest one at another path, the newest of this directory."""
     source, checkpoint = _locate(store, restore, storage_options)
+    # Before the manifest and again at the end: an old driver may be deleting it, first the manifest, then the marker.
+    was_committed = _is_committed(source, checkpoint)
     manifest = read_manifest(source, checkpoint)
     verify(source, manifest)
     takeover = decide_takeover(Directory(store).listing())
@@ -59,12 +61,16 @@ def import_checkpoint(
     for number, path in enumerate(sorted(blobs_of(manifest))):
         moved[path] = f"{paths.blob_prefix(takeover.first)}g{takeover.generation}-imported-{number}-state"
         store.write(moved[path], [source.read(path)])
-    is_committed = paths.committed(checkpoint) in source.list(paths.committed(checkpoint))
+    is_committed = was_committed or _is_committed(source, checkpoint)
     renamed = _renamed(manifest, takeover.first, moved, keeps_committables=not is_committed)
     store.create(paths.manifest(takeover.first), encode_manifest(replace(renamed, generation=takeover.generation)))
     if is_committed:
         store.create(paths.committed(takeover.first), b"{}")
     return takeover.first
+
+
+def _is_committed(store: Store, checkpoint: CheckpointId) -> bool:
+    return paths.committed(checkpoint) in store.list(paths.committed(checkpoint))
 
 
 def _locate(store: Store, restore: str | int, storage_options: dict[str, object] | None) -> tuple[Store, CheckpointId]:

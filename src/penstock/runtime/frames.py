@@ -162,6 +162,8 @@ class FailedFrame:
     worker: WorkerId
     error: str
     subtask: SubtaskId | None = None
+    is_hopeless: bool = False
+    """A setting cannot work: another attempt would fail in the same way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,9 @@ class Lease:
 
     def release(self) -> None:
         """Take the note back for good: a beat that is still under way must not bring it back."""
+        # Before the lock: a beat that hangs holds it.
+        self._is_released = True
         with self._lock:
-            self._is_released = True
             self._store.delete(paths.OWNER)
 
     def _read(self) -> dict[str, object] | None:

@@ -54,3 +54,11 @@ class Background(Protocol):
     def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         """Run `work` elsewhere, then `done` with its result or exception in the mailbox."""
         ...
+
+
+class AttemptBackground(Background, Protocol):
+    """A background for one attempt: work of an earlier attempt that hangs holds up nothing of it."""
+
+    def close(self) -> None:
+        """Drop what has not begun; what is under way is told to nobody."""
+        ...

@@ -3,29 +3,40 @@
 An attempt is one generation: take the directory over, start a gang of workers from the newest valid checkpoint,
 coordinate, and when anything fails, stop all of it and begin the next one. Whatever failed, the way is the same.
 Failures are noticed by the gang (Spark says that a task died), by a worker's own word, and by silence.
+
+Code of users and of stores may hang. Each attempt therefore has a background and a view of the store of its own, closed
+when it ends (`AttemptStore`): whatever hangs, the next takeover does not wait behind it. A takeover of which nothing is
+heard for `claim_ms_max` is a failure of the attempt like any other. Of a takeover that was given up, one call may
+still take effect. That does no harm: a reservation that it creates late is either seen by the next takeover, or has the
+same id, generation and token as the next one's, and then it is the same file; a void marker is one that the next
+takeover creates too.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, assert_never
+from typing import Protocol, TypeVar, assert_never
 
 from penstock.connectors.sink import Committer
-from penstock.errors import FencedError, JobFailed, PenstockError, RestoreError
+from penstock.errors import FencedError, JobFailed, OptionError, PenstockError, RestoreError, StorageError
 from penstock.ids import COORDINATOR, Generation, OperatorName, WorkerId
 from penstock.plan.physical import PhysicalPlan
+from penstock.protocol.claims import Reservation
 from penstock.protocol.coordinator_events import FailJob, Finish, RequestDeclined, RequestResult, StopFenced
 from penstock.protocol.coordinator_state import Policy, RequestKind
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.history import AttemptRecord
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.restart import GiveUp, RestartAfter, RestartPolicy, decide_restart, recent
+from penstock.protocol.restart import GiveUp, RestartAfter, RestartPolicy, counted, decide_restart
+from penstock.runtime.attempt_store import AttemptStore
+from penstock.runtime.committers import Committers
 from penstock.runtime.coordinator import Coordinator, Ending
 from penstock.runtime.frames import FailedFrame, Frame, HeartbeatFrame, HelloFrame, StopFrame
-from penstock.runtime.ports import Background, Clock, Transport
+from penstock.runtime.ports import AttemptBackground, Background, Clock, Transport
 from penstock.runtime.services import Journal
 from penstock.runtime.takeover import Claimed, RestoreOptions, take_over
 from penstock.runtime.timers import Timers
@@ -33,12 +44,19 @@ from penstock.storage.port import Store
 
 _log = logging.getLogger("penstock")
 
+T = TypeVar("T")
+
 
 class Gang(Protocol):
     """Starts and ends the workers of an attempt: a Spark job, or the simulator."""
 
-    def launch(self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None) -> None:
-        """Start all workers. Returns at once; what goes wrong is reported to `Supervisor.on_gang_failed`."""
+    def launch(
+        self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None, reservation: Reservation
+    ) -> None:
+        """Start all workers. Returns at once; what goes wrong is reported to `Supervisor.on_gang_failed`.
+
+        `reservation` is the file by which a worker knows the directory of this driver (`runtime.shared`).
+        """
         ...
 
     def cancel(self, generation: Generation) -> None:
@@ -67,6 +85,9 @@ class SupervisorSettings:
     """A worker that was not heard of for so long counts as dead."""
     start_ms_max: int = 120_000
     """So long a worker may take to be heard of for the first time."""
+    claim_ms_max: int = 120_000
+    """A takeover fails if neither the store nor a sink's `sweep` has answered for this long. How long it takes
+    altogether is not limited: it reads the whole of the checkpoint."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +99,32 @@ class _Request:
     path: str | None
     is_passed_on: bool = False
     """Whether the coordinator of the current attempt knows of it."""
+
+
+class _Shared:
+    """A background that attempts share: where nothing can hang, as in a simulator."""
+
+    def __init__(self, background: Background) -> None:
+        self._background = background
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        self._background.submit(work, done)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Attempt:
+    """What belongs to one attempt alone."""
+
+    background: AttemptBackground
+    store: AttemptStore
+    started_at_ms: int
+
+    def close(self) -> None:
+        self.store.close()
+        self.background.close()
 
 
 class Supervisor:
@@ -94,25 +141,34 @@ class Supervisor:
         background: Background,
         store: Store,
         journal: Journal | None = None,
+        *,
+        token: str | None = None,
+        attempt_background: Callable[[], AttemptBackground] | None = None,
     ) -> None:
+        """`attempt_background` makes the background of each attempt; without it all of them share `background`.
+
+        `token` tells this driver's files from those of others; a random one unless a test wants to know it."""
         self._plan = plan
         self._settings = settings
-        self._committers = committers
+        self._committers = Committers(committers, clock, sweep_wait_ms=settings.claim_ms_max)
         self._gang = gang
         self._clock = clock
         self._transport = transport
-        self._background = background
+        self._attempt_background = attempt_background or (lambda: _Shared(background))
         self._store = store
         self._journal = journal
+        self._token = token or secrets.token_hex(16)
         self.timers = Timers(clock)
         self.phase = Phase.CLAIMING
         self.error: Exception | None = None
         self.coordinator: Coordinator | None = None
         self.restarts = 0
-        self._generation: Generation | None = None
         self._history: tuple[AttemptRecord, ...] = ()
         self._requests: list[_Request] = []
         self._failures_at_ms: tuple[int, ...] = ()
+        self._attempt: _Attempt | None = None
+        self._progress_at_ms: int | None = None
+        """Start of the last attempt in which a checkpoint completed."""
         self._heard_at_ms: dict[WorkerId, int] = {}
 
     @property
@@ -132,36 +188,52 @@ class Supervisor:
         if self.has_ended:
             return
         self.phase = Phase.CLAIMING
-        store, committers, former = self._store, self._committers, self._generation
+        self._attempt = attempt = _Attempt(self._attempt_background(), AttemptStore(self._store), self._clock.now_ms())
+        store, committers, token = attempt.store, self._committers, self._token
         shape, options = self._plan.shape(), self._settings.restore
 
         def work() -> Claimed:
-            claimed = take_over(
-                store,
-                shape,
-                has_committing_sinks=bool(committers),
-                options=options,
-                former=former,
-                reserved=self._reserved,
-            )
+            claimed = take_over(store, shape, token=token, has_committing_sinks=bool(committers), options=options)
+            committers.admit(claimed.generation)
             if claimed.recommit is None:
-                for committer in committers.values():
-                    committer.sweep(claimed.generation)
+                committers.sweep(claimed.generation)
             return claimed
 
-        self._background.submit(work, self._on_claimed)
+        attempt.background.submit(work, lambda claimed: self._on_claimed(attempt, claimed))
+        self._watch_claim(attempt)
 
-    def _reserved(self, generation: Generation) -> None:
-        """Runs in the background; the mailbox looks at it when that work is done, and not before."""
-        self._generation = generation
+    def _watch_claim(self, attempt: _Attempt) -> None:
+        """Look every now and then whether the takeover has come further."""
+        limit_ms = self._settings.claim_ms_max
+        returned, since_ms = attempt.store.returned, self._clock.now_ms()
 
-    def _on_claimed(self, claimed: Claimed | Exception) -> None:
-        if self.has_ended:
+        def look() -> None:
+            nonlocal returned, since_ms
+            if self._attempt is not attempt or self.phase is not Phase.CLAIMING:
+                return
+            now = self._clock.now_ms()
+            if attempt.store.returned != returned:
+                returned, since_ms = attempt.store.returned, now
+            if now - since_ms < limit_ms:
+                self.timers.after(max(1, limit_ms // 4), look)
+                return
+            cause = self._committers.under_way(limit_ms // 2) or "the store does not answer"
+            told = f"the takeover of the checkpoint directory made no progress for {limit_ms / 1000:g} s: {cause}"
+            self._failed(PenstockError(told))
+
+        self.timers.after(max(1, limit_ms // 4), look)
+
+    def _on_claimed(self, attempt: _Attempt, claimed: Claimed | Exception) -> None:
+        if self.has_ended or self._attempt is not attempt:
             return
         if isinstance(claimed, RestoreError | FencedError):
             # Trying again cannot help: what is on disk, or somebody else, must change first.
             self._give_up(claimed)
             return
+        if isinstance(claimed, StorageError):
+            # Not a word about the checkpoints: those may all be well.
+            text = f"the checkpoint directory could not be read or written while it was taken over: {claimed}"
+            claimed = StorageError(text)
         if isinstance(claimed, Exception):
             self._failed(claimed)
             return
@@ -174,8 +246,8 @@ class Supervisor:
             self._committers,
             self._clock,
             self._transport,
-            self._background,
-            self._store,
+            attempt.background,
+            attempt.store,
             self.timers,
             self._on_ending,
             self._journal,
@@ -183,7 +255,7 @@ class Supervisor:
         now = self._clock.now_ms()
         first_word_by = now + self._settings.start_ms_max - self._settings.silence_ms_max
         self._heard_at_ms = {WorkerId(worker): first_word_by for worker in range(self._plan.workers)}
-        self._gang.launch(claimed.generation, self._plan, claimed.manifest)
+        self._gang.launch(claimed.generation, self._plan, claimed.manifest, claimed.reservation)
         self._pass_on_requests()
         self._watch(claimed.generation)
 
@@ -224,10 +296,17 @@ class Supervisor:
         if worker is not None and not isinstance(frame, HelloFrame):
             self._heard_at_ms[worker] = self._clock.now_ms()
         if isinstance(frame, FailedFrame):
-            where = f"{frame.subtask} on worker {frame.worker}" if frame.subtask else f"worker {frame.worker}"
-            self._failed(JobFailed(f"{where}: {frame.error}"))
+            self._on_worker_failed(frame)
             return
         coordinator.deliver(frame)
+
+    def _on_worker_failed(self, frame: FailedFrame) -> None:
+        where = f"{frame.subtask} on worker {frame.worker}" if frame.subtask else f"worker {frame.worker}"
+        told = f"{where}: {frame.error}"
+        if frame.is_hopeless:
+            self._give_up(OptionError(told))
+        else:
+            self._failed(JobFailed(told))
 
     def on_gang_failed(self, generation: Generation, error: Exception) -> None:
         """The gang reports that an attempt cannot go on."""
@@ -237,7 +316,8 @@ class Supervisor:
     def _on_ending(self, ending: Ending) -> None:
         match ending:
             case Finish():
-                self._end_attempt()
+                # Its store stays open: the last retirement is under way.
+                self._end_coordinator()
                 self.phase = Phase.FINISHED
                 self._decline_requests("the pipeline has finished")
             case StopFenced(reason):
@@ -294,10 +374,10 @@ class Supervisor:
 
     def _failed(self, error: Exception) -> None:
         self._end_attempt()
-        now = self._clock.now_ms()
+        now, policy, progress = self._clock.now_ms(), self._settings.restart, self._progress_at_ms
         self.error = error
-        self._failures_at_ms = (*recent(self._failures_at_ms, self._settings.restart, now), now)
-        decision = decide_restart(self._failures_at_ms, self._settings.restart, now)
+        self._failures_at_ms = (*counted(self._failures_at_ms, policy, now, progress), now)
+        decision = decide_restart(self._failures_at_ms, policy, now, progress)
         match decision:
             case GiveUp(reason):
                 failure = JobFailed(f"the pipeline gave up: {reason}. The last one: {error}")
@@ -318,10 +398,19 @@ class Supervisor:
         self._decline_requests(f"the pipeline has failed: {error}")
 
     def _end_attempt(self) -> None:
-        if self.coordinator is None:
+        self._end_coordinator()
+        if self._attempt is not None:
+            self._attempt.close()
+            self._attempt = None
+
+    def _end_coordinator(self) -> None:
+        if self.coordinator is None or self._attempt is None:
             return
         self._history = self.history
         coordinator, self.coordinator = self.coordinator, None
+        # Without an interval nobody has asked for checkpoints: that none completed says nothing.
+        if coordinator.state.newest > coordinator.state.restored or self._settings.policy.interval_ms is None:
+            self._progress_at_ms = self._attempt.started_at_ms
         coordinator.stop()
         for worker in range(self._plan.workers):
             self._transport.send(WorkerId(worker), StopFrame(coordinator.generation))

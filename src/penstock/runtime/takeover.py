@@ -1,7 +1,8 @@
 """Taking over a checkpoint directory, and choosing where to start: the blocking part, for the background.
 
 What is decided lies in `protocol.claims`, `protocol.recovery` and `protocol.commit`; here the facts are read from
-the store and the decisions carried out.
+the store and the decisions carried out. A store that fails is an error of this takeover and says nothing about the
+checkpoints: the supervisor tries again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ from dataclasses import dataclass
 
 from penstock.errors import CorruptBlob, FencedError, NoReadableCheckpoint, RestoreError, StorageError
 from penstock.ids import CheckpointId, Generation
-from penstock.protocol.claims import Takeover, Void, confirm, decide_takeover, is_fenced
+from penstock.protocol.claims import (
+    Reservation,
+    Takeover,
+    Void,
+    confirm,
+    decide_takeover,
+    has_reserved,
+    is_taken,
+)
 from penstock.protocol.commit import CommitPermit, decide_recommit
 from penstock.protocol.manifest import Manifest, PipelineShape, committables_of, segments_of
 from penstock.protocol.manifest_codec import encode_reservation, encode_void
@@ -28,7 +37,7 @@ from penstock.protocol.recovery import (
     decide_restore,
 )
 from penstock.protocol.redistribution import check_fits
-from penstock.runtime.directory import Directory
+from penstock.runtime.directory import Directory, create_or_read, is_gone
 from penstock.storage import paths
 from penstock.storage.blob import verify_segment
 from penstock.storage.port import Store
@@ -54,31 +63,36 @@ class Claimed:
     manifest: Manifest | None = None
     recommit: CommitPermit | None = None
     skipped: tuple[Skipped, ...] = ()
+    token: str = ""
+
+    @property
+    def reservation(self) -> Reservation:
+        """With which this generation began."""
+        return Reservation(self.first, self.generation, token=self.token)
 
 
 def take_over(
     store: Store,
     shape: PipelineShape,
     *,
+    token: str,
     has_committing_sinks: bool,
     options: RestoreOptions | None = None,
-    former: Generation | None = None,
-    reserved: Callable[[Generation], None] = lambda generation: None,
 ) -> Claimed:
     """Own the directory and choose the restore point.
 
-    `former` is the generation that this driver had before, if it is restarting: should somebody else have taken
-    over since, it must not take the directory back (I6). `reserved` is told of the new one as soon as the store knows
-    it: what fails after that, fails under this generation, and a further try must not take it for somebody else's.
+    `token` is this driver's own. One that is in the directory already belongs to a driver that restarts: should
+    somebody else have taken over since, it must not take the directory back (I6).
 
-    Raises `FencedError` if somebody else keeps winning, `NoReadableCheckpoint` or `RestoreError` if there is
-    something to restore and it cannot be (I8).
+    Raises `FencedError` if somebody else owns it or keeps winning, `NoReadableCheckpoint` or `RestoreError` if there
+    is something to restore and it cannot be (I8), and `StorageError` if the store fails: then nothing is known, and
+    a further try with the same token finds what this one has created.
     """
     options = options or RestoreOptions()
     directory = Directory(store)
-    takeover = _claim(store, directory, former, reserved)
+    takeover = _claim(store, directory, token)
     for checkpoint in takeover.void:
-        store.create(paths.manifest(checkpoint), encode_void(Void(checkpoint, takeover.generation)))
+        create_or_read(store, paths.manifest(checkpoint), encode_void(Void(checkpoint, takeover.generation)))
     outcomes = _Outcomes(store, directory)
     committed = frozenset(directory.ids(paths.PathKind.COMMITTED))
     candidates = outcomes.candidates(lambda manifest: check_fits(manifest, shape, options.allow_dropped_state))
@@ -87,32 +101,30 @@ def take_over(
     )
     match decision:
         case StartEmpty():
-            return Claimed(takeover.generation, takeover.first)
+            return Claimed(takeover.generation, takeover.first, token=token)
         case Refuse(reason, _):
             raise NoReadableCheckpoint(reason)
         case RestoreFrom(checkpoint, skipped):
             manifest = outcomes.manifests[checkpoint]
             recommit = decide_recommit(manifest, takeover.generation, is_committed=checkpoint in committed)
-            return Claimed(takeover.generation, takeover.first, manifest, recommit, skipped)
+            return Claimed(takeover.generation, takeover.first, manifest, recommit, skipped, token)
 
 
-def _claim(
-    store: Store, directory: Directory, former: Generation | None, reserved: Callable[[Generation], None]
-) -> Takeover:
+def _claim(store: Store, directory: Directory, token: str) -> Takeover:
+    listing = directory.listing()
+    is_restart = has_reserved(listing, token)
     for _ in range(_TRIES):
-        listing = directory.listing()
-        if former is not None and is_fenced(listing, former):
+        if is_restart and is_taken(listing, token):
             raise FencedError(
                 f"generation {listing.newest_generation} of another driver has taken this checkpoint directory over "
-                f"since generation {former} of this one ran: this driver stops, the other one goes on"
+                f"since this one ran: this driver stops, the other one goes on"
             )
-        takeover = decide_takeover(listing)
-        created = store.create(paths.reserved(takeover.first), encode_reservation(takeover.reservation))
-        if not created:
-            continue
-        reserved(takeover.generation)
+        takeover = decide_takeover(listing, token)
+        wanted = encode_reservation(takeover.reservation)
+        is_ours = create_or_read(store, paths.reserved(takeover.first), wanted) == wanted
+        listing = directory.listing()
         # While we looked the other way, the id may have been used, spent and forgotten: then this was not the next one.
-        if (confirmed := confirm(takeover, directory.listing())) is not None:
+        if is_ours and (confirmed := confirm(takeover, listing)) is not None:
             return confirmed
     raise FencedError(
         f"{_TRIES} times somebody else claimed this checkpoint directory first: another driver is starting on it. "
@@ -142,7 +154,7 @@ class _Outcomes:
     def _candidate(self, checkpoint: CheckpointId, check: Callable[[Manifest], None]) -> Candidate | None:
         try:
             outcome = self._directory.manifest_or_void(checkpoint)
-        except (CorruptBlob, StorageError) as error:
+        except CorruptBlob as error:
             return Candidate(checkpoint, Damaged(str(error)))
         except RestoreError as error:
             return Candidate(checkpoint, Foreign(str(error)))
@@ -154,9 +166,18 @@ class _Outcomes:
             check(outcome)
         except RestoreError as error:
             return Candidate(checkpoint, Foreign(str(error)), has_committables)
-        try:
-            for segment in segments_of(outcome):
+        damage = self._damage_of(outcome)
+        return Candidate(checkpoint, Damaged(damage) if damage else Valid(), has_committables)
+
+    def _damage_of(self, manifest: Manifest) -> str | None:
+        """What is wrong with the blobs. Raises `StorageError` if one can neither be read nor is gone for certain."""
+        for segment in segments_of(manifest):
+            try:
                 verify_segment(self._store, segment)
-        except StorageError as error:
-            return Candidate(checkpoint, Damaged(str(error)), has_committables)
-        return Candidate(checkpoint, Valid(), has_committables)
+            except CorruptBlob as error:
+                return str(error)
+            except StorageError as error:
+                if segment.path is None or not is_gone(self._store, segment.path):
+                    raise
+                return str(error)
+        return None

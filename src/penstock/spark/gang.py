@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import PenstockError
 from penstock.ids import COORDINATOR, Generation, WorkerId
 from penstock.plan.physical import PhysicalPlan
+from penstock.protocol.claims import Reservation
 from penstock.protocol.manifest import Manifest
 from penstock.runtime.frames import Endpoint, Frame, HelloFrame, WelcomeFrame
 from penstock.runtime.settings import WorkerSettings
@@ -74,7 +75,9 @@ class SparkGang:
 
     # --- the gang port ---
 
-    def launch(self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None) -> None:
+    def launch(
+        self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None, reservation: Reservation
+    ) -> None:
         self._close_transport()
         secrets = make_secrets()
         transport = ZmqTransport(COORDINATOR, secrets, self._address)
@@ -92,6 +95,7 @@ class SparkGang:
             None if manifest is None else manifest.checkpoint,
             self._address is None,
             self._store.options,
+            reservation=reservation,
         )
         name = f"penstock-job-{generation}"
         self._jobs[generation] = job = threading.Thread(target=self._run_job, args=(attempt,), name=name, daemon=True)

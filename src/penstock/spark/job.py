@@ -2,10 +2,14 @@
 
 The thread is the driver's mailbox: it runs the supervisor, and with it coordinator and committer. The handle talks to
 it by posting calls and waiting for their answers, from any thread.
+
+Lease, orders and each attempt have background threads of their own, so that a store or sink that hangs in one of them
+holds up none of the others. All threads are daemonic.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -37,6 +41,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
+
+_log = logging.getLogger("penstock")
+
+_LAST_WORDS_S = 10.0
+"""The end of a pipeline waits this long for the store: to remove the owner's note, and to answer orders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,8 @@ class Job:
         self._clock = RealClock()
         self._bell = threading.Event()
         self._mail = Mail(self._ring)
-        self._background = ThreadBackground(self._mail, name=f"penstock-{name}")
+        self._lease_background = ThreadBackground(self._mail, 1, f"penstock-{name}-lease")
+        self._control_background = ThreadBackground(self._mail, name=f"penstock-{name}-orders")
         self._gang = SparkGang(spark, settings.worker(), address, network, self._on_gang_failed)
         self._supervisor = Supervisor(
             plan,
@@ -90,11 +100,12 @@ class Job:
             self._gang,
             self._clock,
             self._gang,
-            self._background,
+            self._control_background,
             store,
+            attempt_background=lambda: ThreadBackground(self._mail, name=f"penstock-{name}"),
         )
         self._lease = Lease(store, name)
-        self._control = Control(store, self._supervisor, self._background, self._clock)
+        self._control = Control(store, self._supervisor, self._control_background, self._clock)
         self._beats: dict[WorkerId, HeartbeatFrame] = {}
         self._ended = threading.Event()
         self._crash: Exception | None = None
@@ -120,10 +131,10 @@ class Job:
             self._crash = error
             supervisor.stop()
         finally:
-            self._background.close()
+            self._lease_background.close()
+            self._control_background.close()
             self._gang.close()
-            self._release_lease()
-            self._control.close(self._failure)
+            self._say_last_words()
             self._ended.set()
 
     def _turn(self) -> None:
@@ -154,13 +165,23 @@ class Job:
             # A directory that cannot be written shows itself soon enough, in the checkpoints.
             self._supervisor.timers.after(BEAT_MS, self._keep_lease)
 
-        self._background.submit(self._lease.beat, renewed)
+        self._lease_background.submit(self._lease.beat, renewed)
 
-    def _release_lease(self) -> None:
+    def _say_last_words(self) -> None:
+        """In a thread: the store may never answer, and the pipeline has ended all the same."""
+        words = threading.Thread(target=self._release_and_answer, name=f"penstock-end-{self.name}", daemon=True)
+        words.start()
+        words.join(_LAST_WORDS_S)
+        if words.is_alive():
+            _log.warning("pipeline %s: its store does not answer, and still has the owner's note", self.name)
+
+    def _release_and_answer(self) -> None:
         try:
             self._lease.release()
         except PenstockError as error:
-            self._crash = self._crash or error
+            # The note goes stale by itself: no reason to call a pipeline failed that has come to its end.
+            _log.warning("pipeline %s: the owner's note could not be removed: %s", self.name, error)
+        self._control.close(self._failure)
 
     # --- what a user asks ---
 

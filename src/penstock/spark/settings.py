@@ -47,7 +47,8 @@ class Settings:
     channel_time: float | timedelta = 0.01
     """So long should records wait on a channel: in front of a slow function there is less on the way. 0: any time."""
     restarts_max: int = 10
-    """So many failures within `restart_window` are followed by a restart."""
+    """Maximum number of restarts for failures within `restart_window`, or with no completed checkpoint in between; one
+    more failure fails the pipeline."""
     restart_window: float | timedelta = 600.0
     restart_delay: float | timedelta = 0.2
     """Doubles from failure to failure, up to `restart_delay_max`."""
@@ -56,6 +57,9 @@ class Settings:
     """A worker that was not heard of for so long counts as dead."""
     start_timeout: float | timedelta = 120.0
     """So long the workers may take to come up."""
+    takeover_timeout: float | timedelta = 120.0
+    """An attempt fails if, while it takes the checkpoint directory over, neither the store nor a sink has answered for
+    this long. The takeover may take longer altogether: it reads the whole of the checkpoint that it restores."""
     allow_output_twice: bool = False
     """Whether to go back past a damaged checkpoint although its output may have been published."""
     allow_dropped_state: bool = False
@@ -102,6 +106,7 @@ class Settings:
             RestoreOptions(fall_back, self.allow_dropped_state),
             _ms("worker_silence", self.worker_silence),
             _ms("start_timeout", self.start_timeout),
+            _ms("takeover_timeout", self.takeover_timeout),
         )
 
     def worker(self) -> WorkerSettings:

@@ -15,18 +15,21 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import PenstockError
+from penstock.errors import OptionError, PenstockError
 from penstock.ids import COORDINATOR, CheckpointId, Generation, WorkerId
 from penstock.plan.physical import PhysicalPlan
+from penstock.protocol.claims import Reservation
 from penstock.runtime.export import read_manifest
-from penstock.runtime.frames import Endpoint, Frame, HelloFrame, StopFrame, WelcomeFrame
+from penstock.runtime.frames import Endpoint, FailedFrame, Frame, HelloFrame, StopFrame, WelcomeFrame
 from penstock.runtime.loop import run_worker
 from penstock.runtime.memory import retain_freed_memory
 from penstock.runtime.settings import WorkerSettings
+from penstock.runtime.shared import require_shared
 from penstock.runtime.threads import Mail, ThreadBackground
 from penstock.runtime.worker import Worker
 from penstock.runtime.zmq_transport import RealClock, Secrets, ZmqTransport
 from penstock.storage import open_store
+from penstock.storage.port import Store
 
 _SWITCH_S = 0.0005
 """How long a thread of a worker may keep the interpreter to itself while another one wants it."""
@@ -48,6 +51,8 @@ class Attempt:
     """Whether all workers are on the driver's host, so that nobody needs to listen on the network."""
     storage_options: dict[str, object] = field(default_factory=dict)
     welcome_ms_max: int = 60_000
+    reservation: Reservation | None = None
+    """With which the driver took its directory over; a worker that does not see it sees another directory."""
 
 
 def task(attempt: Attempt) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -83,6 +88,7 @@ def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
     background = ThreadBackground(mail)
     try:
         transport.connect(COORDINATOR, attempt.driver)
+        store = _open_store(attempt, number, transport)
         hello = HelloFrame(attempt.generation, number, transport.endpoint, os.getpid())
         transport.send(COORDINATOR, hello)
         early: list[Frame] = []
@@ -93,7 +99,6 @@ def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
             if peer != number:
                 transport.connect(WorkerId(peer), endpoint)
         clock = RealClock()
-        store = open_store(attempt.store_url, check=False, storage_options=attempt.storage_options or None)
         worker = Worker(
             number,
             attempt.plan,
@@ -113,6 +118,19 @@ def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
         background.close()
         transport.close()
         gc.unfreeze()
+
+
+def _open_store(attempt: Attempt, number: WorkerId, transport: ZmqTransport) -> Store:
+    """The store of the driver; if it is another one here, the pipeline is ended at once."""
+    store = open_store(attempt.store_url, check=False, storage_options=attempt.storage_options or None)
+    if attempt.reservation is not None:
+        try:
+            require_shared(store, attempt.reservation)
+        except OptionError as error:
+            transport.send(COORDINATOR, FailedFrame(attempt.generation, number, str(error), is_hopeless=True))
+            transport.flush()
+            raise
+    return store
 
 
 def _await_welcome(attempt: Attempt, transport: ZmqTransport, early: list[Frame]) -> WelcomeFrame | None:

@@ -22,6 +22,7 @@ import inspect
 import re
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -53,8 +54,26 @@ _CONDITIONAL_PUT = {
 _ATOMIC_PUT = {*_CONDITIONAL_PUT, "memory"}
 _CONFLICT_ATTEMPTS_MAX = 5
 _DELETES_AT_ONCE_MAX = 8
-# Two stores of one process may share a place, so the lock is not the store's own.
-_IN_PROCESS = threading.Lock()
+
+
+class _PathLock:
+    """Held while a file is created. Each file has its own: an upload that hangs holds up no other file."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+# Two stores of one process may share a place, so the locks are not the store's own. A lock is gone when nobody uses it.
+_PATH_LOCKS: weakref.WeakValueDictionary[str, _PathLock] = weakref.WeakValueDictionary()
+_PATH_LOCKS_LOCK = threading.Lock()
+
+
+def _lock_of(full: str) -> _PathLock:
+    with _PATH_LOCKS_LOCK:
+        found = _PATH_LOCKS.get(full)
+        if found is None:
+            found = _PATH_LOCKS[full] = _PathLock()
+        return found
 
 
 class Exclusion(enum.Enum):
@@ -187,7 +206,8 @@ class ObjectStore:
     def _create(self, full: str, data: bytes) -> bool:
         if self.exclusion is Exclusion.CONDITIONAL_PUT:
             return self._put_if_absent(full, data)
-        with _IN_PROCESS:
+        own = _lock_of(full)
+        with own.lock:
             if self._exists(full):
                 return False
             self._write(full, [data])

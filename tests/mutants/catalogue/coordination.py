@@ -211,7 +211,7 @@ MUTANTS = (
         "        checkpoint = manifest.checkpoint\n"
         "        permit = decide_commit(manifest, ManifestDurable(checkpoint, self.generation), self.generation)\n"
         "        if permit is not None:\n"
-        "            publish(permit, self._committers)\n"
+        "            self._committers.publish(permit)\n"
         "        try:\n",
         "I4: sinks commit only what a durable manifest names.",
     ),
@@ -219,10 +219,10 @@ MUTANTS = (
         "The marker says committed before the sinks have committed",
         OWN,
         _RUNTIME,
-        "            publish(permit, self._committers)\n"
-        '            self._store.create(paths.committed(checkpoint), b"{}")\n',
-        '            self._store.create(paths.committed(checkpoint), b"{}")\n'
-        "            publish(permit, self._committers)\n",
+        "            self._committers.publish(permit)\n"
+        '            create_or_read(self._store, paths.committed(checkpoint), b"{}")\n',
+        '            create_or_read(self._store, paths.committed(checkpoint), b"{}")\n'
+        "            self._committers.publish(permit)\n",
         "I4: a crash in between, and the output is never published.",
         fault=FaultKind.KILL_DRIVER_AT_STORE,
         seeds=40,

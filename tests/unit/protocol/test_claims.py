@@ -18,7 +18,9 @@ from penstock.protocol.claims import (
     Takeover,
     confirm,
     decide_takeover,
+    has_reserved,
     is_fenced,
+    is_taken,
     unreadable_reservation,
 )
 from penstock.protocol.coordinator_trigger import decide_next_block
@@ -102,6 +104,22 @@ def test_the_owner_is_the_generation_of_the_highest_reservation() -> None:
     assert is_fenced(listing, Generation(3))
     assert is_fenced(listing, Generation(1))
     assert not is_fenced(Listing(), Generation(1))
+
+
+def test_a_driver_knows_its_reservations_by_its_token_whatever_their_generation() -> None:
+    mine, other = (Reservation(CheckpointId(5), Generation(2), token=token) for token in ("mine", "other"))
+    later = Reservation(CheckpointId(6), Generation(2), token="other")
+    assert has_reserved(Listing((mine, later)), "mine") and is_taken(Listing((mine, later)), "mine")
+    assert not is_taken(Listing((mine,)), "mine") and not is_taken(Listing(), "mine")
+    assert not has_reserved(Listing((other,)), "mine") and is_taken(Listing((other,)), "mine")
+    assert is_taken(Listing((mine, unreadable_reservation(CheckpointId(6)))), "mine")
+
+
+def test_a_takeover_is_confirmed_by_its_own_reservation_and_no_other_of_that_generation() -> None:
+    mine = decide_takeover(Listing((reservation(4, 1),)), "mine")
+    assert mine.reservation == Reservation(CheckpointId(5), Generation(2), token="mine")
+    assert confirm(mine, Listing((reservation(4, 1), mine.reservation))) is not None
+    assert confirm(mine, Listing((reservation(4, 1), reservation(5, 2)))) is None
 
 
 @dataclass

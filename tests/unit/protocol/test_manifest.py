@@ -113,13 +113,15 @@ def test_void_markers_and_reservations_come_back_equal() -> None:
     assert decode_reservation(encode_reservation(reservation)) == reservation
     block = replace(reservation, count=9)
     assert decode_reservation(encode_reservation(block)) == block
+    marked = replace(reservation, token="c0ffee")
+    assert decode_reservation(encode_reservation(marked)) == marked
 
 
 def test_a_reservation_that_does_not_say_how_many_ids_it_is_of_is_of_one() -> None:
     body = b'{"checkpoint":8,"generation":4}'
     digest = hashlib.sha256(b"reservation\n" + body).hexdigest()
     data = b'{"format":%d,"kind":"reservation","sha256":"%s","body":%s}' % (FORMAT, digest.encode(), body)
-    assert decode_reservation(data) == Reservation(CheckpointId(8), Generation(4), count=1)
+    assert decode_reservation(data) == Reservation(CheckpointId(8), Generation(4), count=1, token="")
 
 
 def test_a_file_of_this_format_without_the_rest_is_damaged() -> None:

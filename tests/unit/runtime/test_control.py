@@ -323,3 +323,18 @@ def test_an_answer_of_another_version_is_an_error(driver: Driver, monkeypatch: p
     monkeypatch.setattr(paths, "control_id", lambda: ORDER)
     with pytest.raises(PenstockError, match="cannot be read"):
         ask(driver, Command.SAVEPOINT, lambda: driver.store.write(paths.control_answer(ORDER), [b"?"]))
+
+
+def test_an_order_whose_creation_raises_although_it_happened_is_withdrawn(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = driver.store.create
+
+    def lost(path: str, data: bytes) -> bool:
+        create(path, data)
+        raise StorageError("the connection was reset")
+
+    monkeypatch.setattr(driver.store, "create", lost)
+    with pytest.raises(StorageError, match="reset"):
+        give_order(driver.store, "DIR", Command.STOP)
+    assert driver.store.list(paths.CONTROL) == []

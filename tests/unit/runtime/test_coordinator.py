@@ -14,6 +14,7 @@ from penstock.protocol.coordinator_state import Policy
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import SubtaskReport
 from penstock.protocol.manifest_codec import encode_reservation
+from penstock.runtime.committers import Committers
 from penstock.runtime.coordinator import Coordinator, Ending
 from penstock.runtime.directory import Directory
 from penstock.runtime.frames import AcknowledgeFrame, DeclineFrame, EndedFrame, ReadyFrame, TriggerFrame
@@ -47,7 +48,7 @@ class Desk:
             plan(read(Numbers({"a": [1]})), 1, workers=1),
             Claimed(Generation(4), CheckpointId(7)),
             Policy(interval_ms=10, retained=1, history_max=history_max),
-            {},
+            Committers({}, self.clock),
             self.clock,
             self.transport,
             self.background,

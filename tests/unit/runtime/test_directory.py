@@ -195,6 +195,27 @@ class TestReading:
         with pytest.raises(StorageError, match="cannot read"):
             Directory(store).listing()
 
+    def test_an_outcome_that_is_there_and_cannot_be_read_is_an_error_and_not_damage(self) -> None:
+        store = Vanishing()
+        put(store, 1)
+        store.broken = paths.manifest(CheckpointId(1))
+        for read in (Directory(store).listing, Directory(store).contents):
+            with pytest.raises(StorageError, match="cannot read"):
+                read()
+
+    def test_retention_deletes_nothing_while_a_manifest_cannot_be_read(self) -> None:
+        # Only the second checkpoint still refers to the blob of the first: it must not go because of a timeout.
+        store = Vanishing()
+        put(store, 1)
+        put(store, 2, blob=blob_of(1))
+        put(store, 3)
+        store.delete(paths.manifest(CheckpointId(1)))
+        store.broken = paths.manifest(CheckpointId(2))
+        before = dict(store.blobs)
+        with pytest.raises(StorageError, match="cannot read"):
+            retire(store, Directory(store), Horizon(Generation(1), CheckpointId(3), 2, frozenset()))
+        assert store.blobs == before
+
     def test_the_outcome_itself_is_read_or_an_error_or_gone(self) -> None:
         store = MemoryStore()
         manifest = put(store, 1)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
 import pytest
 
-from penstock.errors import FencedError, JobFailed, NoReadableCheckpoint, PenstockError, StorageError
+from penstock.errors import FencedError, JobFailed, NoReadableCheckpoint, OptionError, PenstockError, StorageError
 from penstock.ids import CheckpointId, Generation, WorkerId
 from penstock.plan.physical import PhysicalPlan, plan
 from penstock.protocol.barrier import BarrierFlag
+from penstock.protocol.claims import Reservation
 from penstock.protocol.coordinator_events import RequestCompleted, RequestDeclined, RequestResult
 from penstock.protocol.coordinator_state import Policy, RequestKind
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Committable, Manifest, SubtaskReport
+from penstock.protocol.manifest_codec import decode_reservation
 from penstock.protocol.restart import RestartPolicy
 from penstock.runtime.frames import (
     AcknowledgeFrame,
@@ -28,6 +32,7 @@ from penstock.runtime.frames import (
     TriggerFrame,
 )
 from penstock.runtime.supervisor import Phase, Supervisor, SupervisorSettings
+from penstock.runtime.threads import Mail, ThreadBackground
 from penstock.storage import paths
 from penstock.storage.memory import MemoryStore
 from penstock.storage.port import Data
@@ -43,6 +48,7 @@ from tests.unit.runtime.fake_ports import (
 )
 
 F = TypeVar("F")
+HANG_S = 60.0
 SETTINGS = SupervisorSettings(
     Policy(interval_ms=1_000, expiry_ms=5_000, failures_tolerable=1, backoff_ms=10),
     RestartPolicy(failures_max=3, window_ms=60_000, delay_ms=100, delay_ms_max=400),
@@ -59,9 +65,13 @@ class ListGang:
     def __init__(self) -> None:
         self.launched: list[tuple[Generation, Manifest | None]] = []
         self.cancelled: list[Generation] = []
+        self.reservations: list[Reservation] = []
 
-    def launch(self, generation: Generation, settled: PhysicalPlan, manifest: Manifest | None) -> None:
+    def launch(
+        self, generation: Generation, settled: PhysicalPlan, manifest: Manifest | None, reservation: Reservation
+    ) -> None:
         self.launched.append((generation, manifest))
+        self.reservations.append(reservation)
 
     def cancel(self, generation: Generation) -> None:
         self.cancelled.append(generation)
@@ -208,14 +218,32 @@ class TestAttempts:
         driver.supervisor.start()
         assert len(driver.gang.launched) == 4
 
-    def test_failures_of_long_ago_are_forgiven(self) -> None:
+    def test_failures_of_long_ago_are_forgiven_if_checkpoints_completed_since(self) -> None:
         driver = Driver(MemoryStore()).started()
         for _ in range(6):
-            driver.ready()
+            driver.ready().checkpoint()
             driver.fail()
             driver.pass_time(25_000)
         assert driver.phase is Phase.RUNNING
         assert len(driver.gang.launched) == 7
+
+    def test_a_pipeline_that_never_completes_a_checkpoint_gives_up_however_rarely_it_fails(self) -> None:
+        driver = Driver(MemoryStore()).started()
+        for _ in range(3):
+            driver.fail()
+            driver.pass_time(70_000)
+            assert driver.phase is Phase.RUNNING
+        driver.fail("the same again")
+        assert driver.phase is Phase.FAILED
+        told = "4 failures and no checkpoint completed in between, and 3 are allowed. The last one: "
+        assert told + "read[0] on worker 0: the same again" in str(driver.supervisor.error)
+
+    def test_without_an_interval_only_failures_within_the_window_count(self) -> None:
+        driver = Driver(MemoryStore(), ON_REQUEST).started()
+        for _ in range(6):
+            driver.fail()
+            driver.pass_time(70_000)
+        assert driver.phase is Phase.RUNNING
 
     def test_the_gang_s_word_counts_for_the_attempt_that_it_is_about(self) -> None:
         driver = Driver(MemoryStore()).started()
@@ -239,6 +267,24 @@ class TestAttempts:
         driver = Driver(MemoryStore()).started()
         driver.supervisor.deliver(FailedFrame(Generation(1), WorkerId(1), "no room"))
         assert str(driver.supervisor.error) == "worker 1: no room"
+
+    def test_a_failure_that_every_attempt_would_meet_ends_the_pipeline_at_once(self) -> None:
+        driver = Driver(MemoryStore()).started()
+        driver.supervisor.deliver(FailedFrame(Generation(1), WorkerId(1), "not shared", is_hopeless=True))
+        assert (driver.phase, driver.supervisor.restarts) == (Phase.FAILED, 0)
+        assert isinstance(driver.supervisor.error, OptionError)
+        assert str(driver.supervisor.error) == "worker 1: not shared"
+
+    def test_workers_are_given_the_reservation_by_which_they_know_the_directory(self) -> None:
+        driver = Driver(MemoryStore()).started()
+        driver.fail()
+        driver.pass_time(100)
+        for reservation in driver.gang.reservations:
+            found = driver.store.blobs[paths.reserved(reservation.checkpoint)]
+            assert decode_reservation(found) == reservation
+        first, second = driver.gang.reservations
+        assert len(first.token) == 32 and first.token == second.token
+        assert Driver(MemoryStore()).started().gang.reservations[0].token != first.token
 
     def test_too_many_failed_checkpoints_fail_the_attempt_with_the_reason(self) -> None:
         driver = Driver(MemoryStore()).started().ready()
@@ -410,11 +456,23 @@ class Unreliable(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.fails: Callable[[str, str], bool] = lambda what, path: False
+        self.loses: Callable[[str], bool] = lambda path: False
+        self.is_loss_an_error = True
 
     def create(self, path: str, data: Data) -> bool:
         if self.fails("create", path):
             raise StorageError(f"cannot create {path}")
-        return super().create(path, data)
+        created = super().create(path, data)
+        if created and self.loses(path):
+            if self.is_loss_an_error:
+                raise StorageError(f"cannot create {path}: the connection was reset")
+            return False
+        return created
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        if self.fails("read", path):
+            raise StorageError(f"cannot read {path}")
+        return super().read(path, offset, length)
 
     def list(self, prefix: str) -> list[str]:
         if self.fails("list", prefix):
@@ -433,6 +491,42 @@ class TestTrouble:
         driver.supervisor.timers.fire()
         driver.background.run()
         assert (driver.phase, driver.gang.launched) == (Phase.RUNNING, [(1, None)])
+
+    def test_a_read_that_fails_once_restarts_and_a_store_that_stays_unreadable_ends_with_that_error(self) -> None:
+        store = Unreliable()
+        driver = Driver(store).started().ready()
+        newest = driver.checkpoint(OUTPUT)
+        driver.fail()
+        store.fails = lambda what, path: what == "read" and path.endswith("manifest.json")
+        driver.pass_time(100)
+        assert (driver.phase, driver.supervisor.restarts) == (Phase.WAITING, 2)
+        store.fails = lambda what, path: False
+        driver.pass_time(200)
+        (_, manifest) = driver.gang.launched[-1]
+        assert manifest is not None and manifest.checkpoint == newest
+        store.fails = lambda what, path: what == "read"
+        driver.fail()
+        driver.pass_time(2_000)
+        assert driver.phase is Phase.FAILED
+        assert "the checkpoint directory could not be read or written while it was taken over: cannot read" in str(
+            driver.supervisor.error
+        )
+
+    @pytest.mark.parametrize("name", ["reserved.json", "manifest.json", "committed.json"])
+    @pytest.mark.parametrize("is_error", [True, False])
+    def test_replies_that_are_lost_change_nothing(self, name: str, is_error: bool) -> None:
+        """Every creation of such a file is carried out, and its reply lost: an error, or "it was there before"."""
+        store = Unreliable()
+        store.loses = lambda path: path.endswith(name)
+        store.is_loss_an_error = is_error
+        driver = Driver(store).started().ready()
+        first = driver.checkpoint(OUTPUT)
+        driver.fail()
+        driver.pass_time(100)
+        second = driver.ready().checkpoint(OUTPUT)
+        assert (driver.phase, driver.generation, driver.supervisor.restarts) == (Phase.RUNNING, 2, 1)
+        assert driver.committer.calls == ["sweep 1", f"commit {first}", "sweep 2", f"commit {second}"]
+        assert [record.reason for record in driver.supervisor.history] == [None, None]
 
     def test_a_sink_that_cannot_be_swept_is_tried_again(self) -> None:
         driver = Driver(MemoryStore())
@@ -466,6 +560,187 @@ class TestTrouble:
         store.fails = lambda what, path: False
         driver.pass_time(200)
         assert driver.phase is Phase.RUNNING
+
+
+class Hanging(Unreliable):
+    """Calls that it is told of wait for `gate`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.hangs: Callable[[str, str], bool] = lambda what, path: False
+        self.hanging = 0
+        self.resumed = 0
+
+    def list(self, prefix: str) -> list[str]:
+        self._hang("list", prefix)
+        return super().list(prefix)
+
+    def create(self, path: str, data: Data) -> bool:
+        self._hang("create", path)
+        return super().create(path, data)
+
+    def _hang(self, what: str, path: str) -> None:
+        if self.hangs(what, path):
+            self.hanging += 1
+            self.gate.wait()
+            self.resumed += 1
+
+
+class HangingCommitter(SweepingCommitter):
+    """Commits wait for `gate`."""
+
+    def __init__(self, sink: Staging) -> None:
+        super().__init__(sink)
+        self.gate, self.entered = threading.Event(), threading.Event()
+        self.inside = self.inside_max = 0
+
+    def commit(self, checkpoint: CheckpointId, committables: object) -> None:  # type: ignore[override]
+        self.inside += 1
+        self.inside_max = max(self.inside_max, self.inside)
+        self.entered.set()
+        self.gate.wait()
+        self.calls.append(f"commit {checkpoint}")
+        self.inside -= 1
+
+
+class ThreadedDriver(Driver):
+    """As a driver on Spark: each attempt has threads of its own. Time is moved by hand."""
+
+    def __init__(self, store: MemoryStore, settings: SupervisorSettings = SETTINGS) -> None:
+        super().__init__(store, settings)
+        self.committer = HangingCommitter(self.sink)
+        self.mail = Mail(lambda: None)
+        self.supervisor = Supervisor(
+            self.plan,
+            settings,
+            {WRITE: self.committer},
+            self.gang,
+            self.clock,
+            self.transport,
+            self.background,
+            self.store,
+            attempt_background=lambda: ThreadBackground(self.mail),
+        )
+
+    def wait(self, is_done: Callable[[], bool]) -> None:
+        until = time.monotonic() + HANG_S
+        while not is_done():
+            assert time.monotonic() < until, (self.phase, self.supervisor.error)
+            self.mail.deliver()
+            time.sleep(0.001)
+
+    def after(self, ms: int) -> None:
+        for _ in range(ms // 100):
+            self.clock.advance(100)
+            for worker in range(2 if self.gang.launched else 0):
+                self.supervisor.deliver(HeartbeatFrame(self.generation, WorkerId(worker)))
+            self.supervisor.timers.fire()
+
+    def hung_commit(self) -> ThreadedDriver:
+        """An attempt whose first commit hangs."""
+        self.supervisor.start()
+        self.wait(lambda: self.phase is Phase.RUNNING)
+        self.ready()
+        self.after(1_000)
+        self.acknowledge(1, OUTPUT)
+        self.wait(self.committer.entered.is_set)
+        return self
+
+
+class TestHanging:
+    def test_a_takeover_that_never_answers_is_a_failure_and_too_many_of_them_are_the_end(self) -> None:
+        store = Hanging()
+        store.hangs = lambda what, path: what == "list"
+        # More attempts than one background has threads.
+        driver = ThreadedDriver(store, replace(SETTINGS, restart=replace(SETTINGS.restart, failures_max=6)))
+        driver.supervisor.start()
+        for number in range(1, 8):
+            driver.wait(lambda: store.hanging == number)  # noqa: B023
+            for _ in range(4):
+                assert driver.phase is Phase.CLAIMING
+                driver.after(30_000)
+            told = "the takeover of the checkpoint directory made no progress for 120 s: the store does not answer"
+            assert told in str(driver.supervisor.error)
+            driver.after(400)
+        assert driver.phase is Phase.FAILED
+        store.gate.set()
+
+    def test_a_takeover_may_take_any_time_if_the_store_answers_now_and_then(self) -> None:
+        store = Unreliable()
+        driver = Driver(store)
+        calls = []
+
+        def slow(what: str, path: str) -> bool:
+            calls.append(what)
+            driver.clock.advance(100_000)
+            driver.supervisor.timers.fire()
+            return False
+
+        store.fails = slow
+        driver.started()
+        assert (driver.phase, driver.supervisor.restarts) == (Phase.RUNNING, 0)
+        assert len(calls) > 2
+
+    def test_the_next_attempt_does_not_wait_behind_a_takeover_that_hangs_and_that_one_changes_nothing_later(
+        self,
+    ) -> None:
+        store = Hanging()
+        driver = ThreadedDriver(store)
+        store.hangs = lambda what, path: what == "create" and store.hanging == 0
+        driver.supervisor.start()
+        driver.wait(lambda: store.hanging == 1)
+        # The listing had answered: that is noticed with the first look, after 30 s.
+        for _ in range(5):
+            driver.after(30_000)
+        assert driver.phase is Phase.WAITING
+        driver.after(100)
+        driver.wait(lambda: driver.phase is Phase.RUNNING)
+        before = dict(store.blobs)
+        store.gate.set()
+        driver.wait(lambda: store.resumed == 1)
+        driver.committer.gate.set()
+        driver.ready()
+        driver.after(1_000)
+        driver.acknowledge(1, OUTPUT)
+        driver.wait(lambda: paths.committed(CheckpointId(1)) in store.blobs)
+        assert before.items() <= store.blobs.items()
+        assert (driver.phase, driver.supervisor.restarts) == (Phase.RUNNING, 1)
+        assert driver.committer.calls == ["sweep 1", "commit 1"]
+
+    def test_a_commit_that_never_returns_ends_the_pipeline_with_the_name_of_the_sink(self) -> None:
+        driver = ThreadedDriver(MemoryStore()).hung_commit()
+        for number in range(2, 6):
+            driver.after(5_000)
+            assert "sink 'write': the commit of checkpoint 1 by generation 1 has not returned for" in str(
+                driver.supervisor.error
+            )
+            if number < 5:
+                assert driver.phase is Phase.WAITING
+                driver.after(400)
+                driver.wait(lambda: driver.generation == number)  # noqa: B023
+        assert driver.phase is Phase.FAILED
+        assert isinstance(driver.supervisor.error, JobFailed)
+        assert (driver.committer.inside_max, driver.committer.calls) == (1, ["sweep 1"])
+        driver.committer.gate.set()
+
+    def test_the_next_generation_commits_after_a_call_of_the_one_before_has_returned(self) -> None:
+        driver = ThreadedDriver(store := MemoryStore()).hung_commit()
+        driver.fail()
+        driver.after(100)
+        driver.wait(lambda: driver.generation == 2)
+        driver.ready()
+        assert paths.committed(CheckpointId(1)) not in store.blobs
+        driver.committer.gate.set()
+        driver.wait(lambda: paths.committed(CheckpointId(1)) in store.blobs)
+        assert driver.committer.calls == ["sweep 1", "commit 1", "commit 1"]
+        coordinator = driver.supervisor.coordinator
+        assert coordinator is not None
+        driver.wait(lambda: coordinator.state.publishing is None)
+        driver.after(1_000)
+        driver.acknowledge(driver.triggered()[-1], OUTPUT)
+        driver.wait(lambda: len(driver.committer.calls) == 4)
+        assert driver.committer.inside_max == 1
 
 
 class TestTwoDrivers:

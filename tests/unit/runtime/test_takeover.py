@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -46,10 +47,13 @@ def complete(store: MemoryStore, claimed: Claimed, number: int, committables: tu
     return manifest
 
 
-def claim(store: MemoryStore, *, has_sinks: bool = True, shape: PipelineShape = SHAPE, **options: object) -> Claimed:
+def claim(
+    store: MemoryStore, *, token: str = "", has_sinks: bool = True, shape: PipelineShape = SHAPE, **options: object
+) -> Claimed:
     return take_over(
         store,
         shape,
+        token=token,
         has_committing_sinks=has_sinks,
         options=RestoreOptions(**options),  # type: ignore[arg-type]
     )
@@ -157,35 +161,98 @@ class TestClaiming:
 
     def test_a_driver_that_restarts_takes_its_own_directory_over_again(self) -> None:
         store = MemoryStore()
-        former = claim(store).generation
-        assert take_over(store, SHAPE, has_committing_sinks=True, former=former).generation == former + 1
+        former = claim(store, token="one").generation
+        assert claim(store, token="one").generation == former + 1
 
-    def test_the_new_generation_is_known_as_soon_as_the_store_knows_it(self) -> None:
+    @pytest.mark.parametrize("is_error", [True, False])
+    def test_a_reservation_is_known_by_its_content_if_the_reply_to_its_creation_was_lost(self, is_error: bool) -> None:
+        # "No" about a file of one's own: the request was sent a second time because the first reply was lost.
+        store = Deaf(lambda path: path.endswith("reserved.json"), is_error)
+        claimed = claim(store, token="one")
+        assert (claimed.generation, claimed.first) == (1, 1)
+        assert len(store.lost) == 1
+
+    def test_a_takeover_that_failed_after_its_reservation_does_not_fence_the_next_try_of_the_same_driver(self) -> None:
         class Dies(MemoryStore):
-            has_reserved = False
+            is_down = False
 
             def create(self, path: str, data: Data) -> bool:
-                self.has_reserved = True
-                return super().create(path, data)
+                super().create(path, data)
+                raise StorageError("the connection was reset")
 
             def list(self, prefix: str) -> list[str]:
-                if self.has_reserved:
+                if self.blobs and self.is_down:
                     raise StorageError("gone")
                 return super().list(prefix)
 
-        known: list[Generation] = []
+            def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+                if self.is_down:
+                    raise StorageError("gone")
+                return super().read(path, offset, length)
+
+        down, store = Dies(), MemoryStore()
+        claim(store, token="one")
+        down.blobs.update(store.blobs)
+        down.is_down = True
         with pytest.raises(StorageError, match="gone"):
-            take_over(Dies(), SHAPE, has_committing_sinks=True, reserved=known.append)
-        assert known == [Generation(1)]
+            claim(down, token="one")
+        down.is_down = False
+        assert claim(down, token="one").generation == 2
+
+    def test_void_markers_whose_replies_are_lost_count(self) -> None:
+        store = Deaf(lambda path: path.endswith("manifest.json"), is_error=True)
+        claim(store)
+        second = claim(store)
+        assert len(store.lost) == 1
+        assert outcome(store, 1) == Void(CheckpointId(1), second.generation)
 
     def test_a_driver_that_restarts_does_not_take_back_what_another_one_owns(self) -> None:
         store = MemoryStore()
-        former = claim(store).generation
-        claim(store)
+        claim(store, token="one")
+        claim(store, token="other")
         before = dict(store.blobs)
         with pytest.raises(FencedError, match="generation 2 of another driver has taken this checkpoint directory"):
-            take_over(store, SHAPE, has_committing_sinks=True, former=former)
+            claim(store, token="one")
         assert store.blobs == before
+
+    def test_nor_does_one_that_has_the_generation_of_the_owner_by_accident(self) -> None:
+        # Its reservation was in vain: while it slept, a block was given out up to id 9, and then somebody took over.
+        store = MemoryStore()
+        for number, token in ((3, "one"), (10, "other")):
+            made = Reservation(CheckpointId(number), Generation(2), token=token)
+            store.create(paths.reserved(made.checkpoint), encode_reservation(made))
+        with pytest.raises(FencedError, match="of another driver"):
+            claim(store, token="one")
+
+
+class Deaf(MemoryStore):
+    """The reply to the first creation of certain files is lost: it raises, or says that the file was there."""
+
+    def __init__(self, is_meant: Callable[[str], bool], is_error: bool) -> None:
+        super().__init__()
+        self.is_meant = is_meant
+        self.is_error = is_error
+        self.lost: list[str] = []
+
+    def create(self, path: str, data: Data) -> bool:
+        created = super().create(path, data)
+        if self.lost or not created or not self.is_meant(path):
+            return created
+        self.lost.append(path)
+        if self.is_error:
+            raise StorageError(f"cannot create {path!r}: the connection was reset")
+        return False
+
+
+class Hiccup(MemoryStore):
+    """Certain reads fail, as long as it is told to."""
+
+    is_meant: Callable[[str], bool] = staticmethod(lambda path: False)
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        if self.is_meant(path):
+            raise StorageError(f"cannot read {path!r}: the read timed out")
+        return super().read(path, offset, length)
 
 
 class TestRestoring:
@@ -225,6 +292,20 @@ class TestRestoring:
         assert claimed.manifest == older
         assert [skipped.checkpoint for skipped in claimed.skipped] == [2]
         assert path in claimed.skipped[0].reason
+
+    @pytest.mark.parametrize("what", ["manifest.json", "/blobs/"])
+    @pytest.mark.parametrize("has_sinks", [True, False])
+    def test_a_read_that_fails_says_nothing_about_the_checkpoint(self, what: str, has_sinks: bool) -> None:
+        store = Hiccup()
+        first = claim(store, token="one")
+        complete(store, first, 1, OUTPUT)
+        newest = complete(store, first, 2, OUTPUT)
+        store.is_meant = lambda path: what in path and paths.checkpoint_of(path) == 2
+        with pytest.raises(StorageError, match="the read timed out"):
+            claim(store, has_sinks=has_sinks)
+        store.is_meant = lambda path: False
+        claimed = claim(store, has_sinks=has_sinks)
+        assert (claimed.manifest, claimed.skipped) == (newest, ())
 
     def test_a_truncated_manifest_is_refused_where_its_output_may_have_been_published(self) -> None:
         store = MemoryStore()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -10,14 +13,18 @@ import pytest
 from penstock.api.graph import Graph, Link, Node
 from penstock.connectors.collect import CollectSink
 from penstock.connectors.memory import ListSource
-from penstock.errors import PenstockError
-from penstock.ids import COORDINATOR, ChannelId, Generation, OperatorName, WorkerId
+from penstock.errors import OptionError, PenstockError
+from penstock.ids import COORDINATOR, ChannelId, CheckpointId, Generation, OperatorName, WorkerId
 from penstock.plan.physical import plan
+from penstock.protocol.claims import Reservation
 from penstock.protocol.manifest import Partitioning
-from penstock.runtime.frames import BatchFrame, Endpoint, Frame, StopFrame, WelcomeFrame
+from penstock.protocol.manifest_codec import encode_reservation
+from penstock.runtime import shared
+from penstock.runtime.frames import BatchFrame, Endpoint, FailedFrame, Frame, HelloFrame, StopFrame, WelcomeFrame
 from penstock.runtime.settings import WorkerSettings
 from penstock.runtime.zmq_transport import ZmqTransport, make_secrets
-from penstock.spark.task import Attempt, _await_welcome
+from penstock.spark.task import Attempt, _await_welcome, work
+from penstock.storage import LocalStore, paths
 
 G = Generation(4)
 
@@ -60,3 +67,58 @@ def test_a_gang_that_is_called_off_is_no_error_and_a_driver_that_is_silent_is_on
     finally:
         driver.close()
         own.close()
+
+
+@pytest.mark.parametrize("other", ["empty", "another driver's"])
+def test_a_worker_that_sees_another_directory_than_the_driver_ends_the_pipeline_with_host_and_path(
+    other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "_PAUSE_S", 0.0)
+    reservation = Reservation(CheckpointId(7), G, token="drivers")
+    here = LocalStore(tmp_path / "here")
+    if other != "empty":
+        theirs = replace(reservation, token="theirs")
+        here.create(paths.reserved(theirs.checkpoint), encode_reservation(theirs))
+    secrets = make_secrets()
+    driver = ZmqTransport(COORDINATOR, secrets)
+    try:
+        launched = replace(attempt(driver.endpoint, secrets), store_url=here.url, reservation=reservation)
+        with pytest.raises(OptionError, match="the checkpoint directory is not shared"):
+            work(launched, WorkerId(1), None)
+        frame = next(iter(_received(driver)))
+        assert isinstance(frame, FailedFrame) and frame.is_hopeless
+        assert str(tmp_path / "here") in frame.error and "on host " in frame.error
+        assert "mount a shared file system" in frame.error
+        assert set(here.list("")) <= {paths.reserved(reservation.checkpoint)}
+    finally:
+        driver.close()
+
+
+def test_a_worker_that_sees_the_directory_of_the_driver_says_hello(tmp_path: Path) -> None:
+    reservation = Reservation(CheckpointId(7), G, token="drivers")
+    store = LocalStore(tmp_path)
+    store.create(paths.reserved(reservation.checkpoint), encode_reservation(reservation))
+    secrets = make_secrets()
+    driver = ZmqTransport(COORDINATOR, secrets)
+    try:
+        launched = replace(attempt(driver.endpoint, secrets), store_url=store.url, reservation=reservation)
+        worker = threading.Thread(target=work, args=(launched, WorkerId(1), None), daemon=True)
+        worker.start()
+        hello = next(iter(_received(driver)))
+        assert isinstance(hello, HelloFrame)
+        driver.connect(WorkerId(1), hello.endpoint)
+        driver.send(WorkerId(1), StopFrame(G))
+        worker.join(60)
+        assert not worker.is_alive()
+    finally:
+        driver.close()
+
+
+def _received(transport: ZmqTransport) -> list[Frame]:
+    """What has arrived; waits for something."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if frames := list(transport.receive()):
+            return frames
+        transport.wait(100)
+    raise AssertionError("nothing has arrived")

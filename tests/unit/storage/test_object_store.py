@@ -441,3 +441,37 @@ def test_when_neither_can_open_the_url_both_reasons_are_given() -> None:
     assert len(str(raised.value)) < 500
     with pytest.raises(OptionError, match=r"storage options.*Install s3fs"):
         ObjectStore("s3://bucket", storage_options={"endpoint_url": "http://localhost"})
+
+
+def test_an_upload_that_hangs_holds_up_no_other_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, hanging = threading.Event(), threading.Event()
+    write = ObjectStore._write
+
+    def slow(store: ObjectStore, full: str, parts: list[Data]) -> None:
+        if full.endswith("stuck"):
+            hanging.set()
+            assert gate.wait(60)
+        write(store, full, parts)
+
+    monkeypatch.setattr(ObjectStore, "_write", slow)
+    one, other = ObjectStore("memory://hangs/one"), ObjectStore("memory://hangs/other")
+    created: list[bool] = []
+    uploads = [threading.Thread(target=lambda: created.append(one.create("stuck", b"1")), daemon=True) for _ in "ab"]
+    for upload in uploads:
+        upload.start()
+    try:
+        assert hanging.wait(60)
+        # In a thread, so that a lock that they share fails this test and does not hang it.
+        free = threading.Thread(
+            target=lambda: created.extend([one.create("free", b"2"), other.create("free", b"3")]), daemon=True
+        )
+        free.start()
+        free.join(30)
+        assert created == [True, True]
+    finally:
+        gate.set()
+    for upload in uploads:
+        upload.join(60)
+    # Of the two that create the same file one wins all the same.
+    assert sorted(created[2:]) == [False, True]
+    assert object_store._PATH_LOCKS == {}
