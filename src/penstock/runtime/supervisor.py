@@ -75,7 +75,6 @@ class _Request:
 
     kind: RequestKind
     answer: Callable[[RequestResult], None]
-    path: str | None
     is_passed_on: bool = False
     """Whether the coordinator of the current attempt knows of it."""
 
@@ -249,7 +248,7 @@ class Supervisor:
 
     # --- requests of the user ---
 
-    def request(self, kind: RequestKind, answer: Callable[[RequestResult], None], path: str | None = None) -> None:
+    def request(self, kind: RequestKind, answer: Callable[[RequestResult], None]) -> None:
         """Ask for a checkpoint, a savepoint or a drain. One that comes between two attempts waits for the next one.
 
         It is answered in any case: an attempt that fails takes its requests with it, and says so.
@@ -257,7 +256,7 @@ class Supervisor:
         if self.has_ended:
             answer(RequestDeclined(DeclineReason.DRAINED, f"the pipeline has {self.phase.value}"))
             return
-        request = _Request(kind, answer, path)
+        request = _Request(kind, answer)
         self._requests.append(request)
         self._pass_on_requests()
 
@@ -266,7 +265,7 @@ class Supervisor:
             return
         for request in [request for request in self._requests if not request.is_passed_on]:
             request.is_passed_on = True
-            self.coordinator.request(request.kind, self._answering(request), request.path)
+            self.coordinator.request(request.kind, self._answering(request))
 
     def _answering(self, request: _Request) -> Callable[[RequestResult], None]:
         def answer(result: RequestResult) -> None:
