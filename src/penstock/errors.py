@@ -6,7 +6,8 @@
     ├── DataError              records do not fit what the pipeline declared
     ├── UserCodeError          a function of the pipeline raised; carries operator and subtask
     ├── RestoreError           a checkpoint does not fit this pipeline, or cannot be read (I8)
-    │   └── NoReadableCheckpoint   there are checkpoints, and none of them can be used
+    │   ├── IncompatibleCheckpoint  the checkpoint was taken by another pipeline than this one has become
+    │   └── NoReadableCheckpoint    there are checkpoints, and none of them can be used
     ├── StorageError           the checkpoint directory cannot be read or written
     │   └── CorruptBlob        what was read is not what was written
     ├── FencedError            a newer generation owns the checkpoint directory (I6)
@@ -43,6 +44,10 @@ class UserCodeError(PenstockError):
 
 class RestoreError(PenstockError):
     """A checkpoint does not fit this pipeline, or cannot be read. Never an empty state instead (I8)."""
+
+
+class IncompatibleCheckpoint(RestoreError):
+    """The pipeline has changed in something that the checkpoint depends on. To try again cannot help."""
 
 
 class NoReadableCheckpoint(RestoreError):
