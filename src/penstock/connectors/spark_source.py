@@ -91,6 +91,11 @@ class SparkSource(Source):
         else:
             self._check_streams()
 
+    def identity(self) -> Mapping[str, str]:
+        # Without the options, which may hold secrets, and of which a part may change: a path, but also a timeout.
+        how = "batch" if self.mode == "batch" else "stream"
+        return {**super().identity(), "data source": self.where, "mode": how}
+
     def splits(self) -> Sequence[str]:
         if self.mode != "batch":
             return [_STREAM]

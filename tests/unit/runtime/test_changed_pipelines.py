@@ -6,15 +6,19 @@ Every test takes a checkpoint with one version of a pipeline, kills it, and star
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from penstock.api.functions import KeyedFunction, TwoInputFunction
 from penstock.api.stream import Pipeline
 from penstock.connectors.collect import CollectSink
+from penstock.connectors.files import FileSource
 from penstock.connectors.generator import GeneratorSource
-from penstock.connectors.memory import ListSource
+from penstock.connectors.memory import PAUSE, ListSource
+from penstock.connectors.places import address_of
 from penstock.protocol.manifest import Manifest, committables_of
 from penstock.storage import MemoryStore
 from tests.unit.runtime.changed_pipelines import (
@@ -180,3 +184,167 @@ class TestOutputOfASinkThatIsGone:
         again(written("out", old), store)
         again(written("output", new, more=50), store)
         assert sorted(row["n"] for row in [*old.rows(), *new.rows()]) == list(range(250))
+
+
+# --- definitions ---
+
+ROWS = [{"k": n % 5, "n": n, "m": 2 * n, "at": n, "seen": n} for n in range(100)]
+
+
+def of_rows(build: Any, sink: Any = None, *, rows: int = 50, splits: int = 1, wait: bool = False) -> Pipeline:
+    """`wait`: the source has its rows, and then nothing more for an hour."""
+    pipeline = Pipeline("p")
+    items = [*ROWS[:rows], *([PAUSE(3_600_000)] if wait else [])]
+    source = ListSource(items, splits=splits, batch_rows=10)
+    build(pipeline.source(source, name="read")).sink(sink or CollectSink(), name="out")
+    return pipeline
+
+
+def is_open(manifest: Manifest) -> bool:
+    """All fifty rows are read, none is in flight, and their windows are in the state."""
+    offsets = [int(split.offset) for report in manifest.reports for split in report.splits]
+    return sum(offsets) == 50 and rows_in_flight(manifest) == 0 and has_state(manifest)
+
+
+def timed(column: str) -> Any:
+    return lambda stream: stream.with_event_time(column, max_delay=0, name="time")
+
+
+def windows(size: int, every: int | None = None, offset: int = 0, on: str = "at", **outputs: Any) -> Any:
+    def build(stream: Any) -> Any:
+        window = stream.key_by("k").window(size, every=every, offset=offset, on=on)
+        return window.aggregate(name="windows", **(outputs or {"n": "count"}))
+
+    return build
+
+
+def aggregates(**outputs: Any) -> Any:
+    return lambda stream: stream.key_by("k").aggregate(name="totals", **outputs)
+
+
+CHANGES = {
+    "the size of windows": (windows(10), windows(20), "windows was 10 ms every 10 ms from 0 ms and is 20 ms every 20"),
+    "the slide of windows": (windows(20), windows(20, 10), "windows was 20 ms every 20 ms"),
+    "the offset of windows": (windows(10), windows(10, offset=5), "and is 10 ms every 10 ms from 5 ms here"),
+    "the event time of windows": (windows(10), windows(10, on="seen"), "event-time column was at and is seen here"),
+    "the aggregates of windows": (windows(10), windows(10, n=("sum", "n")), "aggregates was count(*) and is sum(n)"),
+    "an aggregate more": (
+        aggregates(n=("sum", "n")),
+        aggregates(n=("sum", "n"), m=("sum", "m")),
+        "aggregates was sum(n) and is sum(m), sum(n) here",
+    ),
+    "the column of an aggregate": (
+        aggregates(n=("sum", "n")),
+        aggregates(n=("sum", "m")),
+        "of operator 'totals', whose aggregates was sum(n) and is sum(m) here: put it back, or give it another name",
+    ),
+    "the event-time column": (timed("at"), timed("seen"), "of operator 'time', whose event-time column was at and is"),
+    "the kind of an operator": (
+        aggregates(n="count"),
+        lambda stream: stream.key_by("k").process(Counts(), name="totals"),
+        "of operator 'totals', whose operator was aggregate and is process here",
+    ),
+}
+
+
+class TestADefinitionThatStateDependsOn:
+    @pytest.mark.parametrize(("before", "after", "message"), CHANGES.values(), ids=CHANGES.keys())
+    def test_cannot_change(self, before: Any, after: Any, message: str) -> None:
+        store = MemoryStore()
+        again(of_rows(before), store)
+        assert message in str(refusal(of_rows(after, rows=100), store))
+
+    def test_may_order_and_name_its_aggregates_anew_and_have_a_mean_for_sum_and_count(self) -> None:
+        store, first, second = MemoryStore(), CollectSink(), CollectSink()
+        again(of_rows(aggregates(total=("sum", "n"), rows=("count", "n"), top=("max", "m")), first), store)
+        again(of_rows(aggregates(highest=("max", "m"), average=("mean", "n")), second, rows=100), store)
+        last = {row["k"]: (row["highest"], row["average"]) for row in second.rows()}
+        assert last == {k: (2 * (95 + k), sum(range(k, 100, 5)) / 20) for k in range(5)}
+
+    def test_may_order_the_aggregates_of_windows_anew(self) -> None:
+        first, second = CollectSink(), CollectSink()
+        before, after = {"n": ("sum", "n"), "m": ("max", "m")}, {"m": ("max", "m"), "n": ("sum", "n")}
+        store = killed_when(of_rows(windows(1000, **before), first, wait=True), is_open)
+        again(of_rows(windows(1000, **after), second, rows=100), store)
+        rows = {row["k"]: (row["m"], row["n"]) for row in second.rows()}
+        assert rows == {k: (2 * (95 + k), sum(range(k, 100, 5))) for k in range(5)}
+
+
+class TestPositionsOfASource:
+    def test_belong_to_its_kind(self) -> None:
+        store = MemoryStore()
+        again(of_rows(lambda stream: stream), store)
+        other = Pipeline("p")
+        other.source(GeneratorSource(numbers, rows=5), name="read").sink(CollectSink(), name="out")
+        assert "of operator 'read', whose source was ListSource and is GeneratorSource here" in str(
+            refusal(other, store)
+        )
+
+    def test_of_a_list_belong_to_its_splits(self) -> None:
+        store = MemoryStore()
+        again(of_rows(lambda stream: stream), store)
+        error = str(refusal(of_rows(lambda stream: stream, splits=2, rows=100), store))
+        assert "whose splits was 1 and is 2 here" in error
+
+    @staticmethod
+    def generated(sink: CollectSink, **options: Any) -> Pipeline:
+        pipeline = Pipeline("p")
+        pipeline.source(GeneratorSource(numbers, **options), name="read").sink(sink, name="out")
+        return pipeline
+
+    @pytest.mark.parametrize(
+        ("changed", "message"),
+        [
+            ({"rows": 200, "splits": 2}, "rows was 100 and is 200"),
+            ({"rows": 100, "splits": 3}, "splits was 2 and is 3"),
+        ],
+    )
+    def test_of_a_generator_belong_to_its_rows_and_splits(self, changed: dict[str, int], message: str) -> None:
+        store = MemoryStore()
+        again(self.generated(CollectSink(), rows=100, splits=2), store)
+        assert f"whose {message} here" in str(refusal(self.generated(CollectSink(), **changed), store))
+
+    def test_of_a_generator_with_one_split_bear_more_rows(self) -> None:
+        store, first, second = MemoryStore(), CollectSink(), CollectSink()
+        again(self.generated(first, rows=100), store)
+        again(self.generated(second, rows=150), store)
+        assert sorted(row["a"] for row in [*first.rows(), *second.rows()]) == list(range(150))
+
+    @staticmethod
+    def files(directory: Path, sink: CollectSink, **options: Any) -> Pipeline:
+        pipeline = Pipeline("p")
+        source = FileSource(directory, format="jsonl", **options)
+        pipeline.source(source, name="read").sink(sink, name="out")
+        return pipeline
+
+    def test_of_files_belong_to_their_directory_unless_the_files_were_moved(self, tmp_path: Path) -> None:
+        for name, first in (("old", 1), ("other", 10)):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "part.jsonl").write_text(f'{{"n": {first}}}\n')
+        store, sink = MemoryStore(), CollectSink()
+        again(self.files(tmp_path / "old", CollectSink()), store)
+        # The file of the other directory has the name of one that was read: it would be passed over in silence.
+        error = str(refusal(self.files(tmp_path / "other", CollectSink()), store))
+        assert f"whose directory was {tmp_path / 'old'} and is {tmp_path / 'other'} here: put it back" in error
+        (tmp_path / "old").rename(tmp_path / "new")
+        (tmp_path / "new" / "more.jsonl").write_text('{"n": 2}\n')
+        again(self.files(tmp_path / "new", sink, moved_from=tmp_path / "old"), store)
+        assert sink.rows() == [{"n": 2}]
+
+
+def test_records_in_flight_are_of_the_declared_schema_of_their_sender() -> None:
+    def pipeline(schema: str) -> Pipeline:
+        described = Pipeline("p")
+        declared = described.source(ENDLESS, name="read").map(lambda batch: batch, schema=schema, name="declare")
+        declared.rebalance().map(slow, name="slow").sink(CollectSink(), name="out")
+        return described
+
+    store = killed_when(pipeline("a bigint, b bigint"), in_flight)
+    error = str(refusal(pipeline("a bigint, b string"), store))
+    assert "whose declared schema was (a: int64, b: int64) and is (a: int64, b: string) here" in error
+
+
+def test_an_address_in_a_checkpoint_has_no_secrets() -> None:
+    identity = FileSource("s3://key:secret@bucket/clicks/2024-*/x.jsonl", format="jsonl").identity()
+    assert identity == {"source": "FileSource", "directory": "s3://bucket/clicks", "format": "jsonl"}
+    assert address_of("https://me:word@host/way/?token=hidden") == "https://host/way"

@@ -27,7 +27,7 @@ from penstock.api.operator import MAX_WATERMARK
 from penstock.api.windows import WINDOW_END, WINDOW_START
 from penstock.errors import DataError, RestoreError
 from penstock.runtime.keys import fixed_width_values, key_groups
-from penstock.runtime.state.aggregate_columns import Columns, ColumnsSnapshot, plain_key
+from penstock.runtime.state.aggregate_columns import Columns, ColumnsSnapshot, plain_key, stored_values
 from penstock.runtime.state.columns import array_of_values
 from penstock.runtime.state.key_index import KeyIndex
 from penstock.runtime.state.pieces import (
@@ -328,7 +328,8 @@ class WindowState:
         slots = self._index.slots_of(keys)
         ticks = fixed_width_values(starts, np.int64)
         order = np.argsort(ticks, kind="stable")
-        values = [array.take(pa.array(order)) for array in batch.column(2).flatten()]
+        stored = stored_values(batch.column(2), [label for label, _ in layout.numbers])
+        values = [array.take(pa.array(order)) for array in stored]
         slots, ticks = slots[order], ticks[order]
         ends = [*(np.flatnonzero(ticks[1:] != ticks[:-1]) + 1).tolist(), len(ticks)]
         for start, end in zip([0, *ends], ends, strict=False):
