@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
-from penstock.errors import DataError, PipelineError, RestoreError
+from penstock.errors import DataError, IncompatibleCheckpoint, PipelineError
 
 _BLOCK_ROWS = 1 << 16
 """An unbounded source deals out its numbers to the splits in blocks of so many."""
@@ -60,7 +60,7 @@ class GeneratorSource(Source):
     def open(self, split: str, offset: bytes | None) -> SplitReader:
         number, _, count = split.partition("/")
         if int(count) != self.split_count:
-            raise RestoreError(
+            raise IncompatibleCheckpoint(
                 f"the checkpoint has a generator of {count} splits, and the pipeline has one of {self.split_count}: "
                 f"set splits={count} again"
             )

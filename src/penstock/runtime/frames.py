@@ -162,6 +162,8 @@ class FailedFrame:
     worker: WorkerId
     error: str
     subtask: SubtaskId | None = None
+    is_final: bool = False
+    """Another attempt would fail in the same way: the checkpoint does not fit the pipeline."""
 
 
 @dataclass(frozen=True, slots=True)

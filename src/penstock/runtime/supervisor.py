@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
 from penstock.connectors.sink import Committer
-from penstock.errors import FencedError, JobFailed, PenstockError, RestoreError
+from penstock.errors import FencedError, IncompatibleCheckpoint, JobFailed, PenstockError, RestoreError
 from penstock.ids import COORDINATOR, Generation, OperatorName, WorkerId
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.coordinator_events import FailJob, Finish, RequestDeclined, RequestResult, StopFenced
@@ -224,7 +224,10 @@ class Supervisor:
             self._heard_at_ms[worker] = self._clock.now_ms()
         if isinstance(frame, FailedFrame):
             where = f"{frame.subtask} on worker {frame.worker}" if frame.subtask else f"worker {frame.worker}"
-            self._failed(JobFailed(f"{where}: {frame.error}"))
+            if frame.is_final:
+                self._give_up(IncompatibleCheckpoint(f"{where}: {frame.error}"))
+            else:
+                self._failed(JobFailed(f"{where}: {frame.error}"))
             return
         coordinator.deliver(frame)
 

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from penstock.errors import PenstockError
+from penstock.errors import IncompatibleCheckpoint, PenstockError
 from penstock.ids import COORDINATOR, Generation, SubtaskId, WorkerId
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.manifest import Manifest
@@ -171,6 +171,8 @@ class Worker:
             subtask = Subtask(name, self._plan, self._services)
             self.subtasks[name] = subtask
             self._order.append(subtask)
+            if self._manifest is not None:
+                subtask.chain.check_fits(self._manifest)
             (self._others if subtask.chain.source is None else self._sources).subtasks.append(subtask)
             self._receivers.update((channel, subtask) for channel in subtask.inputs)
             self._senders.update((channel, subtask) for channel in subtask.outputs)
@@ -315,7 +317,8 @@ class Worker:
         if not isinstance(error, PenstockError):
             text = "".join(traceback.format_exception(error))
         name = subtask.subtask if subtask is not None else None
-        self._services.transport.send(COORDINATOR, FailedFrame(self.generation, self.worker, text, name))
+        is_final = isinstance(error, IncompatibleCheckpoint)
+        self._services.transport.send(COORDINATOR, FailedFrame(self.generation, self.worker, text, name, is_final))
         self.stop()
 
     def stop(self) -> None:

@@ -19,12 +19,14 @@ from penstock.connectors.files import FileSource
 from penstock.connectors.generator import GeneratorSource
 from penstock.connectors.memory import PAUSE, ListSource
 from penstock.connectors.places import address_of
+from penstock.errors import IncompatibleCheckpoint
 from penstock.protocol.manifest import Manifest, committables_of
 from penstock.storage import MemoryStore
 from tests.unit.runtime.changed_pipelines import (
     UnmarkedStore,
     again,
     killed_when,
+    newest,
     refusal,
     rows_in_flight,
 )
@@ -348,3 +350,102 @@ def test_an_address_in_a_checkpoint_has_no_secrets() -> None:
     identity = FileSource("s3://key:secret@bucket/clicks/2024-*/x.jsonl", format="jsonl").identity()
     assert identity == {"source": "FileSource", "directory": "s3://bucket/clicks", "format": "jsonl"}
     assert address_of("https://me:word@host/way/?token=hidden") == "https://host/way"
+
+
+# --- states ---
+
+
+class Keeps(KeyedFunction):
+    """Asks for the states that it is told to ask for, and writes to all of them."""
+
+    opened = 0
+    processed = 0
+
+    def __init__(self, **states: Any) -> None:
+        self.asks = states
+
+    def open(self, context: Any) -> None:
+        Keeps.opened += 1
+        self.states = {name: ask(context, name) for name, ask in self.asks.items()}
+
+    def process(self, key: Any, rows: Any, context: Any) -> Any:
+        Keeps.processed += 1
+        for state in self.states.values():
+            if hasattr(state, "update_value"):
+                state.update_value((1,), (2,))
+            elif hasattr(state, "append_value"):
+                state.append_value((3,))
+            elif state is not None:
+                state.update((4, *[None] * (len(state.get() or (4,)) - 1)))
+
+
+def value(schema: str, **options: Any) -> Any:
+    return lambda context, name: context.value(name, schema, **options)
+
+
+def kept(function: Keeps, rows: int = 50, sink: Any = None) -> Pipeline:
+    return of_rows(lambda stream: stream.key_by("k").process(function, name="keep"), sink, rows=rows)
+
+
+OTHER_STATES = {
+    "the type of a value": (
+        value("n bigint"),
+        value("n double"),
+        "declared as value (n: int64) and is value (n: double)",
+    ),
+    "the name of a field": (
+        value("n bigint"),
+        value("m bigint"),
+        "and is value (m: int64) here: state is not converted",
+    ),
+    "a nullable field more": (value("n bigint"), value("n bigint, m bigint"), "and is value (n: int64, m: int64) here"),
+    "a time to live": (
+        value("n bigint"),
+        value("n bigint", ttl_ms=1000),
+        "was declared as value (n: int64) and is value",
+    ),
+    "the kind of a state": (
+        value("n bigint"),
+        lambda context, name: context.list(name, "n bigint"),
+        "declared as value (n: int64) and is list (n: int64) here",
+    ),
+    "the schema of a map": (
+        lambda context, name: context.map(name, "n bigint", "n bigint"),
+        lambda context, name: context.map(name, "n bigint", "n double"),
+        "declared as map (n: int64) to (n: int64) and is map (n: int64) to (n: double) here",
+    ),
+    "a state that nobody asks for": (
+        value("n bigint"),
+        lambda context, name: None,
+        "has keyed state 'it' of operator 'keep', which does not have such a state any more: ask for it in open()",
+    ),
+}
+
+
+class TestAStateThatIsDeclaredOtherwise:
+    @pytest.mark.parametrize(("before", "after", "message"), OTHER_STATES.values(), ids=OTHER_STATES.keys())
+    def test_ends_the_pipeline_at_once_before_anything_is_read(self, before: Any, after: Any, message: str) -> None:
+        store = MemoryStore()
+        again(kept(Keeps(it=before)), store)
+        Keeps.opened = Keeps.processed = 0
+        error = refusal(kept(Keeps(it=after), rows=100), store, restarts=10)
+        assert message in str(error)
+        assert isinstance(error, IncompatibleCheckpoint)
+        # One attempt, in which each of two workers opened its subtask at most once: ten restarts would be twenty more.
+        assert 1 <= Keeps.opened <= 2
+        assert Keeps.processed == 0
+
+    def test_may_be_deleted_for_another_one(self) -> None:
+        store, sink = MemoryStore(), CollectSink()
+        again(kept(Keeps(it=value("n bigint"))), store)
+        deleted = Keeps(it=lambda context, name: context.delete_state(name), new=value("n double"))
+        again(kept(deleted, rows=100, sink=sink), store)
+        again(kept(Keeps(new=value("n double")), rows=100), store)
+
+    def test_is_recorded_with_each_piece_of_state(self) -> None:
+        store = MemoryStore()
+        again(kept(Keeps(it=value("n bigint"))), store)
+        manifest = newest(store)
+        assert manifest is not None
+        states = [piece for report in manifest.reports for piece in report.states if piece.name == "it"]
+        assert {piece.declared for piece in states} == {"value (n: int64)"}

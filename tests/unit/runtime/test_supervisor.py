@@ -8,7 +8,14 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.errors import FencedError, JobFailed, NoReadableCheckpoint, PenstockError, StorageError
+from penstock.errors import (
+    FencedError,
+    IncompatibleCheckpoint,
+    JobFailed,
+    NoReadableCheckpoint,
+    PenstockError,
+    StorageError,
+)
 from penstock.ids import CheckpointId, Generation, WorkerId
 from penstock.plan.physical import PhysicalPlan, plan
 from penstock.protocol.barrier import BarrierFlag
@@ -239,6 +246,15 @@ class TestAttempts:
         driver = Driver(MemoryStore()).started()
         driver.supervisor.deliver(FailedFrame(Generation(1), WorkerId(1), "no room"))
         assert str(driver.supervisor.error) == "worker 1: no room"
+
+    def test_a_final_failure_ends_the_pipeline_without_another_attempt(self) -> None:
+        driver = Driver(MemoryStore()).started()
+        driver.supervisor.deliver(FailedFrame(Generation(1), WorkerId(1), "a state is another one", is_final=True))
+        assert (driver.phase, driver.supervisor.restarts) == (Phase.FAILED, 0)
+        assert isinstance(driver.supervisor.error, IncompatibleCheckpoint)
+        assert str(driver.supervisor.error) == "worker 1: a state is another one"
+        driver.pass_time(600_000)
+        assert driver.phase is Phase.FAILED
 
     def test_too_many_failed_checkpoints_fail_the_attempt_with_the_reason(self) -> None:
         driver = Driver(MemoryStore()).started().ready()

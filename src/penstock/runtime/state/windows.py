@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.api.aggregates import Aggregate
+from penstock.api.aggregates import Aggregate, kept_for
 from penstock.api.event_time import event_times
 from penstock.api.operator import MAX_WATERMARK
 from penstock.api.windows import WINDOW_END, WINDOW_START
@@ -88,6 +88,10 @@ class WindowState:
     def definition(self) -> tuple[object, ...]:
         """Two states of one name must agree in this."""
         return self.key, self.aggregates, self.on, self._clock.windows
+
+    @property
+    def declared(self) -> str:
+        return f"{self._clock.declared} on {self.on} with {kept_for(self.aggregates)}"
 
     @property
     def open_panes(self) -> int:
