@@ -6,7 +6,8 @@
     ├── DataError              records do not fit what the pipeline declared
     ├── UserCodeError          a function of the pipeline raised; carries operator and subtask
     ├── RestoreError           a checkpoint does not fit this pipeline, or cannot be read (I8)
-    │   └── NoReadableCheckpoint   there are checkpoints, and none of them can be used
+    │   ├── IncompatibleCheckpoint  the checkpoint was taken by another pipeline than this one has become
+    │   └── NoReadableCheckpoint    there are checkpoints, and none of them can be used
     ├── StorageError           the checkpoint directory cannot be read or written
     │   └── CorruptBlob        what was read is not what was written
     ├── FencedError            a newer generation owns the checkpoint directory (I6)
@@ -45,6 +46,10 @@ class RestoreError(PenstockError):
     """A checkpoint does not fit this pipeline, or cannot be read. Never an empty state instead (I8)."""
 
 
+class IncompatibleCheckpoint(RestoreError):
+    """The pipeline has changed in something that the checkpoint depends on. To try again cannot help."""
+
+
 class NoReadableCheckpoint(RestoreError):
     """There are checkpoints, and none of them can be used."""
 
@@ -71,3 +76,14 @@ class GangFailed(PenstockError):
 
 class ProtocolViolation(PenstockError):
     """An event that cannot happen in this state: a bug of ours. Carries what led here."""
+
+
+def error_class(name: str) -> type[PenstockError]:
+    """The class of an error that another process has named; `PenstockError` if there is none of that name."""
+    found = globals().get(name)
+    return found if isinstance(found, type) and issubclass(found, PenstockError) else PenstockError
+
+
+def is_final(kind: type[PenstockError]) -> bool:
+    """Whether another attempt would fail in the same way: a setting, or the pipeline itself, must change first."""
+    return issubclass(kind, OptionError | IncompatibleCheckpoint)

@@ -20,6 +20,18 @@ class Aggregate:
     output: str
 
 
+def kept_for(aggregates: Iterable[Aggregate]) -> str:
+    """The numbers that state holds for these aggregates, in one order: a mean is kept as a sum and a count.
+
+    Two lists of aggregates with the same numbers can take over each other's state, however they are ordered or named.
+    """
+    kept = set()
+    for each in aggregates:
+        functions = ("sum", "count") if each.function == "mean" else (each.function,)
+        kept |= {f"{function}({each.column or '*'})" for function in functions}
+    return ", ".join(sorted(kept))
+
+
 def columns_of(aggregates: Iterable[Aggregate]) -> tuple[str, ...]:
     """The columns that these aggregates read, each once."""
     return tuple(dict.fromkeys(each.column for each in aggregates if each.column is not None))

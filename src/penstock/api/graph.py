@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import pyarrow as pa
+
 from penstock.api.operator import Operator
 from penstock.connectors.sink import Sink
 from penstock.connectors.source import Source
@@ -41,6 +43,12 @@ class Node:
     """False: nothing is joined behind it."""
     reads: tuple[str, ...] | None = None
     """The columns that the operator reads, besides the key; others need not travel to it. None: any."""
+    schema: pa.Schema | None = None
+    """Its output, if the user has declared it."""
+    kind: str = ""
+    """Which source, operator or sink it is; empty if that is not to be compared with a checkpoint."""
+    definition: tuple[tuple[str, str], ...] = ()
+    """Settings, by name, that its state, its positions or its committables depend on: see `OperatorShape`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api import operators
-from penstock.api.aggregates import columns_of
+from penstock.api.aggregates import columns_of, kept_for
 from penstock.api.arguments import (
     AtEnd,
     aggregates_of,
@@ -67,6 +67,10 @@ def register_start(hook: Callable[..., Any]) -> None:
     _start_hook = hook
 
 
+def _definition(identity: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple((str(name), str(value)) for name, value in identity.items())
+
+
 class Pipeline:
     """A pipeline: begin with `source`. `max_parallelism` is the number of key groups, which never changes again."""
 
@@ -81,7 +85,7 @@ class Pipeline:
     def source(self, source: Source, *, name: str | None = None, parallelism: int | None = None) -> Stream:
         """A stream of what a source reads."""
         require_instance("source()", source, Source, "FileSource(…)")
-        chosen = self._add("source", name, parallelism, source=source)
+        chosen = self._add("source", name, parallelism, source=source, definition=_definition(source.identity()))
         return Stream(self, (End(chosen),))
 
     def graph(self) -> Graph:
@@ -108,7 +112,7 @@ class Pipeline:
             raise PipelineError(f"there is an operator '{chosen}' already: give each a name of its own with name=…")
         if parallelism is not None:
             require_count(f"the parallelism of '{chosen}'", parallelism)
-        self._nodes.append(Node(chosen, parallelism=parallelism, **parts))
+        self._nodes.append(Node(chosen, parallelism=parallelism, kind=kind, **parts))
         return chosen
 
     def _connect(self, ends: Iterable[End], downstream: OperatorName, number: int = 0) -> None:
@@ -142,8 +146,9 @@ class Stream:
         parallelism: int | None = None,
     ) -> Stream:
         """A batch for each batch, or with `as_="rows"` a row for each row."""
-        made = functools.partial(operators.MapOperator, function, as_, schema_or_none(schema))
-        return self._apply("map", function, as_, made, name, parallelism)
+        declared = schema_or_none(schema)
+        made = functools.partial(operators.MapOperator, function, as_, declared)
+        return self._apply("map", function, as_, made, name, parallelism, schema=declared)
 
     def filter(
         self,
@@ -170,8 +175,9 @@ class Stream:
         parallelism: int | None = None,
     ) -> Stream:
         """Any number of batches for each batch, or with `as_="rows"` of rows for each row: an iterable of them."""
-        made = functools.partial(operators.FlatMapOperator, function, as_, schema_or_none(schema))
-        return self._apply("flat_map", function, as_, made, name, parallelism)
+        declared = schema_or_none(schema)
+        made = functools.partial(operators.FlatMapOperator, function, as_, declared)
+        return self._apply("flat_map", function, as_, made, name, parallelism, schema=declared)
 
     def map_async(
         self,
@@ -198,10 +204,10 @@ class Stream:
         require_count("map_async: concurrency", concurrency)
         require_count("map_async: batch_rows", batch_rows)
         require_choice("map_async: in_", in_, "threads", "processes")
-        made = functools.partial(
-            MapAsyncOperator, function, as_, schema_or_none(schema), concurrency, ordered, in_, batch_rows
-        )
-        return self._apply("map_async", function, as_, made, name, parallelism, chainable=False, chainable_after=False)
+        declared = schema_or_none(schema)
+        made = functools.partial(MapAsyncOperator, function, as_, declared, concurrency, ordered, in_, batch_rows)
+        flags: dict[str, Any] = {"chainable": False, "chainable_after": False, "schema": declared}
+        return self._apply("map_async", function, as_, made, name, parallelism, **flags)
 
     def select(self, *columns: str, name: str | None = None, parallelism: int | None = None) -> Stream:
         """Some of the columns, in this order."""
@@ -238,7 +244,9 @@ class Stream:
         require_columns("with_event_time", (column,))
         max_delay_ms = duration_ms("with_event_time: max_delay", max_delay, at_least_ms=0)
         made = functools.partial(EventTimeOperator, column, max_delay_ms)
-        return self._node("with_event_time", made, name, parallelism)._timed(column)
+        # The watermark is state: times of another column may lie behind it, and their records would be late.
+        definition = (("event-time column", column),)
+        return self._node("with_event_time", made, name, parallelism, definition=definition)._timed(column)
 
     # --- ways on ---
 
@@ -295,7 +303,13 @@ class Stream:
     def sink(self, sink: Sink, *, name: str | None = None, parallelism: int | None = None) -> Pipeline:
         """Write to a sink. Returns the pipeline."""
         require_instance("sink()", sink, Sink, "ParquetSink(…)")
-        chosen = self.pipeline._add("sink", name, self._parallelism if parallelism is None else parallelism, sink=sink)
+        chosen = self.pipeline._add(
+            "sink",
+            name,
+            self._parallelism if parallelism is None else parallelism,
+            sink=sink,
+            definition=_definition(sink.identity()),
+        )
         self.pipeline._connect(self._ends, chosen)
         return self.pipeline
 
@@ -330,7 +344,7 @@ class Stream:
         made: OperatorFactory,
         name: str | None,
         parallelism: int | None,
-        **flags: bool,
+        **flags: Any,
     ) -> Stream:
         if not callable(function) and not (kind == "filter" and isinstance(function, pc.Expression)):
             raise PipelineError(f"{kind} takes a function, not {function!r}")
@@ -378,8 +392,9 @@ class KeyedStream(Stream):
         if is_processor and form not in ("pandas", "rows"):
             raise PipelineError(f'process: a StatefulProcessor takes as_="pandas" or as_="rows", not {form!r}')
         require_choice("process: at_end", at_end, "fire", "drop")
-        made = functools.partial(ProcessOperator, instance, self.key, form, schema_or_none(schema), at_end == "fire")
-        stream = self._node("process", made, name, parallelism)
+        declared = schema_or_none(schema)
+        made = functools.partial(ProcessOperator, instance, self.key, form, declared, at_end == "fire")
+        stream = self._node("process", made, name, parallelism, schema=declared)
         check_form(form, stream._ends[0].operator)
         return stream
 
@@ -410,7 +425,8 @@ class KeyedStream(Stream):
         """
         aggregates = aggregates_of(self.key, outputs)
         made = functools.partial(operators.AggregateOperator, aggregates)
-        return self._node("aggregate", made, name, parallelism, reads=columns_of(aggregates))
+        definition = (("aggregates", kept_for(aggregates)),)
+        return self._node("aggregate", made, name, parallelism, reads=columns_of(aggregates), definition=definition)
 
     def count(self, output: str = "count", *, name: str | None = None, parallelism: int | None = None) -> Stream:
         """The number of records of each key so far: see `aggregate`."""
@@ -476,8 +492,9 @@ class ConnectedStreams:
         keys = [stream._ends[0].key for stream in (self.left, self.right)]
         self._check_keys(keys)
         pipeline = self.left.pipeline
-        made = functools.partial(TwoInputOperator, instance, keys, schema_or_none(schema), at_end == "fire")
-        chosen = pipeline._add("connect", name, parallelism, operator=made)
+        declared = schema_or_none(schema)
+        made = functools.partial(TwoInputOperator, instance, keys, declared, at_end == "fire")
+        chosen = pipeline._add("connect", name, parallelism, operator=made, schema=declared)
         pipeline._connect(self.left._ends, chosen, 0)
         pipeline._connect(self.right._ends, chosen, 1)
         return Stream(pipeline, (End(chosen),))

@@ -13,12 +13,12 @@ import os
 import re
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.connectors.places import Place, place_of
+from penstock.connectors.places import Place, address_of, place_of
 from penstock.connectors.shapes import differences
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
 from penstock.errors import DataError, PipelineError, StorageError
@@ -66,6 +66,9 @@ class FileSink(Sink):
             self.directory = os.path.abspath(os.path.expanduser(self.directory))
         self.roll_bytes = roll_bytes
         place_of(self.directory)
+
+    def identity(self) -> Mapping[str, str]:
+        return {**super().identity(), "directory": address_of(self.directory)}
 
     @abstractmethod
     def encoder(self, file: Any, schema: pa.Schema) -> Encoder: ...

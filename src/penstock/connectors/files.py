@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import glob
 import io
+import itertools
 import json
 import os
 import re
 import weakref
 from abc import abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ import pyarrow.csv
 import pyarrow.fs
 import pyarrow.json
 
-from penstock.connectors.places import Place, place_of
+from penstock.connectors.places import Place, address_of, place_of
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
 from penstock.errors import DataError, PipelineError, StorageError
 
@@ -44,6 +45,9 @@ class FileSource(Source):
     takes up files as they appear. Without a `schema`, Parquet files have their
     own, and that of text files is taken from the first megabyte of each: declare it if they may differ.
 
+    Positions are kept by the names of files below the directory, so a checkpoint is refused by a source of another
+    directory. Say `moved_from="/old/directory"`, from then on, if the same files lie elsewhere now.
+
     The traps: a file that is changed or removed while checkpoints point into it breaks exactly-once, or fails the
     restore. CSV fields must not hold line breaks. A watched source keeps a position for every file it has ever read.
     """
@@ -55,13 +59,12 @@ class FileSource(Source):
         format: Format = "parquet",
         schema: pa.Schema | None = None,
         watch: bool = False,
+        moved_from: str | os.PathLike[str] | None = None,
     ) -> None:
         if format not in _READERS:
             raise PipelineError(f"FileSource: format is {format!r}: it must be one of {', '.join(_READERS)}")
-        self.path = os.fspath(path)
-        if "://" not in self.path:
-            # A relative path would be another directory in another process.
-            self.path = os.path.abspath(os.path.expanduser(self.path))
+        self.path = _absolute(path)
+        self.moved_from = None if moved_from is None else _absolute(moved_from)
         self.format = format
         self.schema = schema
         self.splits_may_appear = watch
@@ -76,6 +79,13 @@ class FileSource(Source):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _reading=weakref.WeakSet())
+
+    def identity(self) -> Mapping[str, str]:
+        return {
+            **super().identity(),
+            "directory": address_of(_fixed_part(self.moved_from or self.path)),
+            "format": self.format,
+        }
 
     def splits(self) -> Sequence[str]:
         if self._listing is None or self.splits_may_appear:
@@ -106,6 +116,17 @@ class FileSource(Source):
 
     def has_read(self, reader: _FileReader) -> None:
         self._reading.discard(reader)
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    """A relative path would be another directory in another process."""
+    text = os.fspath(path)
+    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+
+
+def _fixed_part(path: str) -> str:
+    """The path up to the first part that is a pattern: names of files are relative to it."""
+    return "/".join(itertools.takewhile(lambda part: not glob.has_magic(part), path.split("/"))) or "/"
 
 
 def _directory_and_pattern(path: str) -> tuple[Place, re.Pattern[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
-from penstock.errors import DataError, PipelineError, RestoreError
+from penstock.errors import DataError, IncompatibleCheckpoint, PipelineError
 
 _BLOCK_ROWS = 1 << 16
 """An unbounded source deals out its numbers to the splits in blocks of so many."""
@@ -28,7 +28,7 @@ class GeneratorSource(Source):
 
     The trap: `make` must be a function of the numbers alone. After a failure it is asked for the same records again,
     perhaps in other pieces; with a clock or a random generator in it they would be others. `splits` may not change
-    while there are checkpoints of it.
+    while there are checkpoints of it, and neither may `rows` if there are several splits.
     """
 
     def __init__(
@@ -49,13 +49,18 @@ class GeneratorSource(Source):
         self.split_count = splits
         self.rows_per_second = rows_per_second
 
+    def identity(self) -> Mapping[str, str]:
+        # One split counts from 0, whatever the number of rows; several begin where that number puts them.
+        rows = {} if self.split_count == 1 else {"rows": str(self.rows)}
+        return {**super().identity(), "splits": str(self.split_count), **rows}
+
     def splits(self) -> Sequence[str]:
         return [f"{split}/{self.split_count}" for split in range(self.split_count)]
 
     def open(self, split: str, offset: bytes | None) -> SplitReader:
         number, _, count = split.partition("/")
         if int(count) != self.split_count:
-            raise RestoreError(
+            raise IncompatibleCheckpoint(
                 f"the checkpoint has a generator of {count} splits, and the pipeline has one of {self.split_count}: "
                 f"set splits={count} again"
             )

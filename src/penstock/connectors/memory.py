@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -102,6 +102,9 @@ class ListSource(Source):
                 raise PipelineError(f"ListSource takes batches, rows as dictionaries and marks, not {item!r}")
         for split in range(splits):
             flush(split)
+
+    def identity(self) -> Mapping[str, str]:
+        return {**super().identity(), "splits": str(self.split_count)}
 
     def splits(self) -> Sequence[str]:
         return [str(split) for split in range(self.split_count)]

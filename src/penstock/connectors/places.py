@@ -58,6 +58,14 @@ class Place(Protocol):
         ...
 
 
+def address_of(path: str) -> str:
+    """A path or URL as a checkpoint may record it: without user, password and query, which may hold secrets."""
+    if _SCHEME.match(path) is None:
+        return path.rstrip("/") or "/"
+    parts = urllib.parse.urlsplit(path)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+
+
 def place_of(path: str | os.PathLike[str]) -> Place:
     """The place at a path or a URL. Raises `PipelineError` if nobody knows such URLs."""
     text = os.fspath(path)

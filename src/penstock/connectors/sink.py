@@ -9,7 +9,7 @@ publish it from another process, and publishing it twice must do no harm (I4).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -78,6 +78,14 @@ class Sink(ABC):
 
     requires_alignment: bool = False
     """True for a sink that publishes from its own input instead of handing over committables."""
+
+    def identity(self) -> Mapping[str, str]:
+        """Settings, by name, that committables depend on. Called when the pipeline is described.
+
+        A checkpoint with output that is not published yet is refused if one of them has changed: the new committer
+        would not find the output. As in `Source.identity`, no passwords.
+        """
+        return {"sink": type(self).__name__}
 
     @abstractmethod
     def writer(self, subtask: int, generation: Generation) -> SinkWriter:

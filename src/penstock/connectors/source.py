@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -63,6 +63,16 @@ class Source(ABC):
 
     splits_may_appear: bool = False
     """Whether `splits` is to be asked again and again while the pipeline runs."""
+
+    def identity(self) -> Mapping[str, str]:
+        """Settings, by name, that the meaning of splits and offsets depends on. Called when the pipeline is described.
+
+        A checkpoint that has positions of this source is refused if one of them has changed: another directory whose
+        files have the same names would be skipped as far as the old one was read. The trap: checkpoints are read by
+        many, so a password does not belong here; and a class of your own that is renamed keeps its identity only if
+        this method keeps it.
+        """
+        return {"source": type(self).__name__}
 
     @abstractmethod
     def splits(self) -> Sequence[str]:

@@ -78,6 +78,9 @@ class SparkSink(Sink):
         # Looked up here, in the driver: in a worker the module of a notebook is another one.
         self.message_names = frozenset(message_classes(data_source, messages))
 
+    def identity(self) -> Mapping[str, str]:
+        return {**super().identity(), "data source": self.where}
+
     def stream_writer(self, schema: pa.Schema) -> tuple[Any, Any]:
         """A stream writer of the user's, and the schema that it was told."""
         struct = spark_schema(schema)

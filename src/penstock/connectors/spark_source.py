@@ -26,7 +26,7 @@ from penstock.connectors.spark_reads import (
 )
 from penstock.connectors.spark_rows import RowsToArrow, make_data_source, require_data_source, struct_of
 from penstock.connectors.user_thread import Feed, call_optional, call_user
-from penstock.errors import PipelineError, RestoreError
+from penstock.errors import IncompatibleCheckpoint, PipelineError
 
 Mode = Literal["stream", "available_now", "batch"]
 
@@ -91,6 +91,11 @@ class SparkSource(Source):
         else:
             self._check_streams()
 
+    def identity(self) -> Mapping[str, str]:
+        # Without the options, which may hold secrets, and of which a part may change: a path, but also a timeout.
+        how = "batch" if self.mode == "batch" else "stream"
+        return {**super().identity(), "data source": self.where, "mode": how}
+
     def splits(self) -> Sequence[str]:
         if self.mode != "batch":
             return [_STREAM]
@@ -100,7 +105,7 @@ class SparkSource(Source):
         at = Position.decoded(offset, self.where) if offset else Position()
         rows_to_arrow = RowsToArrow(self.struct, self.where)
         if split not in self.splits():
-            raise RestoreError(
+            raise IncompatibleCheckpoint(
                 f"{self.where}: the checkpoint holds the position of '{split}', and in mode '{self.mode}' there is "
                 f"{', '.join(self.splits()) or 'nothing'} to read: the mode or the partitions have changed. Put them "
                 f"back, or give the source another name to read all of it"

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from penstock.api.graph import Graph, Link, Node, check, topological
+from penstock.connectors.shapes import type_text
 from penstock.errors import PipelineError
 from penstock.ids import ChannelId, EdgeId, OperatorName, SubtaskId, WorkerId
 from penstock.protocol.key_groups import key_groups_of
-from penstock.protocol.manifest import EdgeShape, OperatorShape, Partitioning, PipelineShape
+from penstock.protocol.manifest import EdgeShape, OperatorShape, Partitioning, PipelineShape, RecordShape
 
 K = TypeVar("K", bound=Hashable)
 
@@ -39,6 +40,8 @@ class Edge:
     key: tuple[str, ...] = ()
     columns: tuple[str, ...] | None = None
     """What travels: the columns that the receiving chain reads. None: all of them."""
+    schema: tuple[str, ...] | None = None
+    """Columns and types of the sending operator's output, if it declares them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class PhysicalPlan:
     def shape(self) -> PipelineShape:
         """What a manifest records of this plan."""
         operators = tuple(
-            OperatorShape(node.name, chain.name, chain.parallelism, chain.key)
+            OperatorShape(node.name, chain.name, chain.parallelism, chain.key, node.kind, node.definition)
             for chain in self.chains.values()
             for node in chain.nodes
         )
@@ -112,6 +115,7 @@ class PhysicalPlan:
                 edge.partitioning,
                 self.chains[edge.upstream].parallelism,
                 self.chains[edge.downstream].parallelism,
+                RecordShape(edge.key, edge.columns, edge.schema),
             )
             for edge in self.edges
         )
@@ -133,6 +137,7 @@ def plan(graph: Graph, parallelism: int, workers: int | None = None) -> Physical
             link.partitioning,
             link.key,
             _columns(graph, link),
+            _schema(graph, link),
         )
         for link in graph.links
         if chain_of[link.upstream] != chain_of[link.downstream]
@@ -162,6 +167,11 @@ def plan(graph: Graph, parallelism: int, workers: int | None = None) -> Physical
 def _columns(graph: Graph, link: Link) -> tuple[str, ...] | None:
     reads = graph.node(link.downstream).reads
     return None if reads is None else tuple(dict.fromkeys((*link.key, *reads)))
+
+
+def _schema(graph: Graph, link: Link) -> tuple[str, ...] | None:
+    schema = graph.node(link.upstream).schema
+    return None if schema is None else tuple(f"{field.name}: {type_text(field.type)}" for field in schema)
 
 
 def _grouped(channels: tuple[Channel, ...], by: Callable[[Channel], K]) -> dict[K, list[Channel]]:

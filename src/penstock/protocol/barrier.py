@@ -21,8 +21,7 @@ class BarrierFlag(enum.IntFlag):
     """What is special about a checkpoint. Combined freely, except as `Barrier` refuses."""
 
     NONE = 0
-    FULL_SNAPSHOT = 1
-    """No blob of an earlier checkpoint may be referred to."""
+    # 1 is free: an earlier version set it and nobody read it.
     DRAIN = 2
     """The last barrier: sources emit nothing after it."""
     CANCEL = 4
@@ -31,9 +30,6 @@ class BarrierFlag(enum.IntFlag):
     """Overtakes records; what it overtakes is channel state."""
     SAVEPOINT = 16
     """Aligned, never turns unaligned, and owns all its files."""
-
-
-_FULL = BarrierFlag.FULL_SNAPSHOT | BarrierFlag.SAVEPOINT
 
 
 def _has_any(flags: BarrierFlag, wanted: BarrierFlag) -> bool:
@@ -73,10 +69,6 @@ class Barrier:
     @property
     def is_savepoint(self) -> bool:
         return _has_any(self.flags, BarrierFlag.SAVEPOINT)
-
-    @property
-    def is_full_snapshot(self) -> bool:
-        return _has_any(self.flags, _FULL)
 
     @property
     def remaining_ms(self) -> int | None:

@@ -348,9 +348,8 @@ def _write_if_its_turn(state: State, now_ms: int) -> Step:
     if collecting is None or collecting.waiting or state.deciding is not None:
         return state, ()
     manifest = _manifest(state, collecting.attempt.barrier, collecting.reports, now_ms)
-    path = next((request.path for request in collecting.attempt.requests), None)
     state = replace(state, collecting=None, deciding=Writing(collecting.attempt, manifest))
-    return state, (WriteManifest(manifest, path),)
+    return state, (WriteManifest(manifest),)
 
 
 def _on_store(state: State, event: ManifestWritten | ManifestFailed | CheckpointVoided | VoidFailed) -> Step:

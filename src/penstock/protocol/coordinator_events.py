@@ -221,8 +221,6 @@ class SendBarrier:
 @dataclass(frozen=True, slots=True)
 class WriteManifest:
     manifest: Manifest
-    path: str | None = None
-    """Where the user wants the savepoint, if not just in the checkpoint directory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,12 +87,6 @@ class Request:
 
     id: RequestId
     kind: RequestKind = RequestKind.CHECKPOINT
-    path: str | None = None
-    """Where the user wants a savepoint; None for the checkpoint directory itself."""
-
-    def __post_init__(self) -> None:
-        if self.path is not None and self.kind is RequestKind.CHECKPOINT:
-            raise OptionError("a checkpoint goes to the checkpoint directory; ask for a savepoint to name another path")
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ def _barrier(state: State, checkpoint: CheckpointId, requests: tuple[Request, ..
     kind = requests[0].kind if requests else RequestKind.CHECKPOINT
     if kind is not RequestKind.CHECKPOINT:
         drain = BarrierFlag.DRAIN if kind is RequestKind.DRAIN else BarrierFlag.NONE
-        flags = BarrierFlag.SAVEPOINT | BarrierFlag.FULL_SNAPSHOT | drain
+        flags = BarrierFlag.SAVEPOINT | drain
         return Barrier(checkpoint, state.generation, now_ms, flags, completed=state.newest)
     flags = BarrierFlag.DRAIN if state.has_ended else BarrierFlag.NONE
     mode = Mode.ALIGNED if _has_overflowed(state) else state.policy.mode

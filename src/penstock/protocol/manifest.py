@@ -86,6 +86,9 @@ class StateSegment:
     key_group_first: int = 0
     key_group_end: int = 0
     """Half open, for KEYED."""
+    declared: str = ""
+    """The operator's declaration of this state, with its schema; empty if it had none, or if an earlier version wrote
+    this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,23 @@ class OperatorShape:
     chain: OperatorName
     parallelism: int
     key: tuple[str, ...] = ()
-    """Columns of its keyed input; empty if it has none."""
+    """Columns of the first keyed input of its chain; empty if there is none."""
+    kind: str = ""
+    """Which source, operator or sink it is; empty if an earlier version wrote this."""
+    definition: tuple[tuple[str, str], ...] = ()
+    """Settings, by name, that its state, its positions or its committables depend on."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordShape:
+    """The records of an edge, as far as it is known before any of them has come."""
+
+    key: tuple[str, ...] = ()
+    """Columns that they are partitioned by, in their order; empty if they are not keyed."""
+    columns: tuple[str, ...] | None = None
+    """Columns that travel; None for all of them."""
+    schema: tuple[str, ...] | None = None
+    """Columns and types, if the sending operator declares its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +203,8 @@ class EdgeShape:
     partitioning: Partitioning
     senders: int
     receivers: int
+    records: RecordShape | None = None
+    """None if an earlier version wrote this."""
 
 
 @dataclass(frozen=True, slots=True)

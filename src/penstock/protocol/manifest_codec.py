@@ -8,7 +8,7 @@ schema, in that order:
     another format                                         RestoreError   another version of Penstock wrote it
     a manifest that contradicts itself                     CorruptBlob    whoever wrote it was not Penstock
 
-Whether a checkpoint fits the pipeline that is being started is not decided here but in `protocol.recovery`.
+Whether a checkpoint fits the pipeline that is being started is not decided here but in `protocol.compatibility`.
 """
 
 from __future__ import annotations

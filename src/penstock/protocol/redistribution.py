@@ -16,6 +16,8 @@ any more; the records of one old channel stay together and in order on one new o
 that have been recovered before come first: a key may have changed its channel since. Watermarks in flight are
 kept only where a channel is the same as before: elsewhere they would speak for records of other senders.
 
+Whether the new pipeline can go on from the checkpoint at all is decided before, in `protocol.compatibility`.
+
 Pure: computed alike by every worker, from the manifest alone.
 """
 
@@ -24,83 +26,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.errors import RestoreError
 from penstock.ids import EdgeId, OperatorName
 from penstock.protocol.key_groups import key_groups_of
 from penstock.protocol.manifest import (
     ChannelSegment,
     EdgeShape,
     Manifest,
-    OperatorShape,
     Partitioning,
-    PipelineShape,
     Side,
     SplitState,
     StateKind,
     StateSegment,
     SubtaskReport,
 )
-
-
-def check_fits(manifest: Manifest, shape: PipelineShape, allow_dropped_state: bool = False) -> None:
-    """Raise `RestoreError` unless a pipeline of `shape` can go on from `manifest`; says what differs."""
-    old = manifest.shape
-    what = f"checkpoint {manifest.checkpoint} of pipeline '{old.name}'"
-    if old.name != shape.name:
-        raise RestoreError(f"{what} is not of pipeline '{shape.name}': use another checkpoint directory, or its name")
-    if old.max_parallelism != shape.max_parallelism:
-        raise RestoreError(
-            f"{what} was taken with max_parallelism {old.max_parallelism}, which cannot change: "
-            f"set it to that instead of {shape.max_parallelism}"
-        )
-    _check_operators(manifest, shape, what, allow_dropped_state)
-    _check_edges(manifest, shape, what)
-
-
-def _check_operators(manifest: Manifest, shape: PipelineShape, what: str, allow_dropped_state: bool) -> None:
-    new = {operator.name: operator for operator in shape.operators}
-    with_state = _operators_with_state(manifest)
-    for operator in manifest.shape.operators:
-        if operator.name not in with_state:
-            continue
-        if operator.name not in new:
-            if not allow_dropped_state:
-                raise RestoreError(
-                    f"{what} has state of operator '{operator.name}', which this pipeline does not have: "
-                    f"give an operator that name, or allow its state to be dropped"
-                )
-        elif operator.key and new[operator.name].key != operator.key:
-            raise RestoreError(
-                f"{what} has state of operator '{operator.name}' keyed by {_columns(operator)}, "
-                f"but here it is keyed by {_columns(new[operator.name])}: its state cannot be found by another key"
-            )
-
-
-def _columns(operator: OperatorShape) -> str:
-    return "(" + ", ".join(operator.key) + ")" if operator.key else "nothing"
-
-
-def _operators_with_state(manifest: Manifest) -> frozenset[OperatorName]:
-    with_state = {piece.operator for report in manifest.reports for piece in report.states}
-    with_splits = {split.operator for report in manifest.reports for split in report.splits}
-    return frozenset(with_state | with_splits)
-
-
-def _check_edges(manifest: Manifest, shape: PipelineShape, what: str) -> None:
-    new = {edge.edge: edge for edge in shape.edges}
-    old = {edge.edge: edge for edge in manifest.shape.edges}
-    for edge in sorted({segment.edge for report in manifest.reports for segment in report.channels}):
-        if edge not in new:
-            raise RestoreError(
-                f"{what} has records in flight on the edge {edge}, which this pipeline does not have: "
-                f"start the pipeline as it was, stop it with a savepoint, and start the new one from that"
-            )
-        if new[edge].partitioning is not old[edge].partitioning:
-            raise RestoreError(
-                f"{what} has records in flight on the edge {edge}, which was {old[edge].partitioning.value} and is "
-                f"{new[edge].partitioning.value} here: stop the old pipeline with a savepoint and start from that"
-            )
-
 
 # --- operator state ---
 

@@ -14,7 +14,7 @@ from penstock.api.operator import Emit, Operator
 from penstock.errors import PenstockError, UserCodeError
 from penstock.ids import CheckpointId, SubtaskId
 from penstock.plan.physical import Chain, PhysicalPlan
-from penstock.protocol.manifest import Committable, StateKind
+from penstock.protocol.manifest import Committable, Manifest, StateKind
 from penstock.runtime.context import Context, Piece
 from penstock.runtime.services import Services
 from penstock.runtime.sink_stage import SinkStage
@@ -177,6 +177,11 @@ class OperatorChain:
         """A checkpoint is complete. A sink need not know before the next barrier, which says it too."""
         if self.source is not None:
             self.source.on_durable(checkpoint)
+
+    def check_fits(self, manifest: Manifest) -> None:
+        """Raise `IncompatibleCheckpoint` unless each operator asks for the states that the checkpoint has of it."""
+        for context in self.contexts:
+            context.check_fits(manifest)
 
     def restore(self, operator: str, name: str, kind: StateKind, batches: list[pa.RecordBatch]) -> None:
         for context in self.contexts:

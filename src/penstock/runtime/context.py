@@ -12,9 +12,10 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from penstock.errors import PipelineError, RestoreError
+from penstock.errors import IncompatibleCheckpoint, PipelineError
 from penstock.ids import OperatorName
-from penstock.protocol.manifest import StateKind
+from penstock.protocol.compatibility import check_states
+from penstock.protocol.manifest import Manifest, StateKind
 from penstock.runtime.services import Services
 from penstock.runtime.state.keyed import KeyedState
 
@@ -31,6 +32,7 @@ class Piece:
     batches: list[pa.RecordBatch]
     key_group_first: int = 0
     key_group_end: int = 0
+    declared: str = ""
 
 
 class BatchStateHolder:
@@ -124,17 +126,34 @@ class Context:
         """Take references now; the returned function makes pieces of them later, in the background."""
         references = [(name, kind, holder.reference) for name, (kind, holder) in self._batches.items()]
         keyed = self._keyed.snapshot() if self._keyed is not None else None
+        declared = self._keyed.declared if self._keyed is not None else {}
 
         def encode() -> list[Piece]:
             pieces = [Piece(self.operator, name, kind, batches) for name, kind, batches in references if batches]
             if keyed is not None:
                 pieces += [
-                    Piece(self.operator, piece.name, StateKind.KEYED, [piece.batch], piece.first, piece.end)
+                    Piece(
+                        self.operator,
+                        piece.name,
+                        StateKind.KEYED,
+                        [piece.batch],
+                        piece.first,
+                        piece.end,
+                        declared[piece.name],
+                    )
                     for piece in keyed.encode(segment_bytes)
                 ]
             return pieces
 
         return encode
+
+    def check_fits(self, manifest: Manifest) -> None:
+        """Raise `IncompatibleCheckpoint` unless the checkpoint has the states that the operator has asked for."""
+        declared = {name: (kind, "") for name, (kind, _) in self._batches.items()}
+        if self._keyed is not None:
+            declared |= {name: (StateKind.KEYED, text) for name, text in self._keyed.declared.items()}
+        removed = self._keyed.removed if self._keyed is not None else frozenset[str]()
+        check_states(manifest, self.operator, declared, removed)
 
     def restore(self, name: str, kind: StateKind, batches: list[pa.RecordBatch]) -> None:
         """Fill a state that the operator has registered; one that it has not is an error (I8)."""
@@ -143,7 +162,7 @@ class Context:
             return
         known = self._batches.get(name)
         if known is None or known[0] is not kind:
-            raise RestoreError(
+            raise IncompatibleCheckpoint(
                 f"the checkpoint has {kind.value} state '{name}' of operator '{self.operator}', which does not "
                 f"have such a state any more: give it one of that name and kind, or rename the operator"
             )

@@ -77,7 +77,7 @@ class Supervised(Protocol):
 
     timers: Timers
 
-    def request(self, kind: RequestKind, answer: Callable[[RequestResult], None], path: str | None = None) -> None:
+    def request(self, kind: RequestKind, answer: Callable[[RequestResult], None]) -> None:
         """Answered in any case, be it with a refusal."""
         ...
 

@@ -148,10 +148,10 @@ class Coordinator:
 
     # --- what is asked and heard ---
 
-    def request(self, kind: RequestKind, answer: Callable[[RequestResult], None], path: str | None = None) -> None:
+    def request(self, kind: RequestKind, answer: Callable[[RequestResult], None]) -> None:
         """Ask for a checkpoint now; `answer` is called in the mailbox when it is known what became of it."""
         self._request_count += 1
-        request = Request(RequestId(self._request_count), kind, path)
+        request = Request(RequestId(self._request_count), kind)
         self._answers[request.id] = answer
         self._feed(CheckpointRequested(request, self._clock.now_ms()))
 

@@ -162,8 +162,8 @@ class FailedFrame:
     worker: WorkerId
     error: str
     subtask: SubtaskId | None = None
-    is_hopeless: bool = False
-    """A setting cannot work: another attempt would fail in the same way."""
+    kind: str = ""
+    """Name of the error's class in `penstock.errors`; empty for any other exception."""
 
 
 @dataclass(frozen=True, slots=True)

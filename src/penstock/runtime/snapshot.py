@@ -134,6 +134,7 @@ def write_state(
             sum(batch.num_rows for batch in piece.batches),
             piece.key_group_first,
             piece.key_group_end,
+            piece.declared,
         )
         for piece, segment in zip(pieces, segments, strict=True)
     )

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, assert_never
 
 from penstock.connectors.sink import Committer
-from penstock.errors import FencedError, JobFailed, OptionError, PenstockError, RestoreError, StorageError
+from penstock.errors import FencedError, JobFailed, PenstockError, RestoreError, StorageError, error_class, is_final
 from penstock.ids import COORDINATOR, Generation, OperatorName, WorkerId
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.claims import Reservation
@@ -96,7 +96,6 @@ class _Request:
 
     kind: RequestKind
     answer: Callable[[RequestResult], None]
-    path: str | None
     is_passed_on: bool = False
     """Whether the coordinator of the current attempt knows of it."""
 
@@ -303,8 +302,9 @@ class Supervisor:
     def _on_worker_failed(self, frame: FailedFrame) -> None:
         where = f"{frame.subtask} on worker {frame.worker}" if frame.subtask else f"worker {frame.worker}"
         told = f"{where}: {frame.error}"
-        if frame.is_hopeless:
-            self._give_up(OptionError(told))
+        kind = error_class(frame.kind)
+        if is_final(kind):
+            self._give_up(kind(told))
         else:
             self._failed(JobFailed(told))
 
@@ -329,7 +329,7 @@ class Supervisor:
 
     # --- requests of the user ---
 
-    def request(self, kind: RequestKind, answer: Callable[[RequestResult], None], path: str | None = None) -> None:
+    def request(self, kind: RequestKind, answer: Callable[[RequestResult], None]) -> None:
         """Ask for a checkpoint, a savepoint or a drain. One that comes between two attempts waits for the next one.
 
         It is answered in any case: an attempt that fails takes its requests with it, and says so.
@@ -337,7 +337,7 @@ class Supervisor:
         if self.has_ended:
             answer(RequestDeclined(DeclineReason.DRAINED, f"the pipeline has {self.phase.value}"))
             return
-        request = _Request(kind, answer, path)
+        request = _Request(kind, answer)
         self._requests.append(request)
         self._pass_on_requests()
 
@@ -346,7 +346,7 @@ class Supervisor:
             return
         for request in [request for request in self._requests if not request.is_passed_on]:
             request.is_passed_on = True
-            self.coordinator.request(request.kind, self._answering(request), request.path)
+            self.coordinator.request(request.kind, self._answering(request))
 
     def _answering(self, request: _Request) -> Callable[[RequestResult], None]:
         def answer(result: RequestResult) -> None:

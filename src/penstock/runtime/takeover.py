@@ -22,6 +22,7 @@ from penstock.protocol.claims import (
     is_taken,
 )
 from penstock.protocol.commit import CommitPermit, decide_recommit
+from penstock.protocol.compatibility import check_fits
 from penstock.protocol.manifest import Manifest, PipelineShape, committables_of, segments_of
 from penstock.protocol.manifest_codec import encode_reservation, encode_void
 from penstock.protocol.recovery import (
@@ -36,7 +37,6 @@ from penstock.protocol.recovery import (
     Valid,
     decide_restore,
 )
-from penstock.protocol.redistribution import check_fits
 from penstock.runtime.directory import Directory, create_or_read, is_gone
 from penstock.storage import paths
 from penstock.storage.blob import verify_segment
@@ -95,7 +95,12 @@ def take_over(
         create_or_read(store, paths.manifest(checkpoint), encode_void(Void(checkpoint, takeover.generation)))
     outcomes = _Outcomes(store, directory)
     committed = frozenset(directory.ids(paths.PathKind.COMMITTED))
-    candidates = outcomes.candidates(lambda manifest: check_fits(manifest, shape, options.allow_dropped_state))
+
+    def check(manifest: Manifest) -> None:
+        is_committed = manifest.checkpoint in committed
+        check_fits(manifest, shape, allow_dropped_state=options.allow_dropped_state, is_committed=is_committed)
+
+    candidates = outcomes.candidates(check)
     decision = decide_restore(
         candidates, committed=committed, has_committing_sinks=has_committing_sinks, fall_back=options.fall_back
     )

@@ -171,6 +171,8 @@ class Worker:
             subtask = Subtask(name, self._plan, self._services)
             self.subtasks[name] = subtask
             self._order.append(subtask)
+            if self._manifest is not None:
+                subtask.chain.check_fits(self._manifest)
             (self._others if subtask.chain.source is None else self._sources).subtasks.append(subtask)
             self._receivers.update((channel, subtask) for channel in subtask.inputs)
             self._senders.update((channel, subtask) for channel in subtask.outputs)
@@ -315,7 +317,8 @@ class Worker:
         if not isinstance(error, PenstockError):
             text = "".join(traceback.format_exception(error))
         name = subtask.subtask if subtask is not None else None
-        self._services.transport.send(COORDINATOR, FailedFrame(self.generation, self.worker, text, name))
+        kind = type(error).__name__ if isinstance(error, PenstockError) else ""
+        self._services.transport.send(COORDINATOR, FailedFrame(self.generation, self.worker, text, name, kind))
         self.stop()
 
     def stop(self) -> None:

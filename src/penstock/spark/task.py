@@ -127,7 +127,7 @@ def _open_store(attempt: Attempt, number: WorkerId, transport: ZmqTransport) -> 
         try:
             require_shared(store, attempt.reservation)
         except OptionError as error:
-            transport.send(COORDINATOR, FailedFrame(attempt.generation, number, str(error), is_hopeless=True))
+            transport.send(COORDINATOR, FailedFrame(attempt.generation, number, str(error), kind=type(error).__name__))
             transport.flush()
             raise
     return store

@@ -277,7 +277,7 @@ def test_a_column_that_was_left_out_names_the_operator_and_the_cure() -> None:
 def test_a_checkpoint_of_other_windows_is_refused() -> None:
     source = ListSource([*LATE, CHECKPOINT, *LATE])
     with pytest.raises(
-        RestoreError, match=r"the checkpoint has windows of 10 ms .* and the pipeline has windows of 20"
+        RestoreError, match=r"operator 'windows', whose windows was 10 ms every 10 ms .* and is 20 ms every 20 ms"
     ):
         store = run_of(windowed, source)[1].store
         run_of(lambda stream: windowed(stream, size=20), source, store=store, restarts=0)

@@ -17,7 +17,7 @@ from penstock.connectors.source import Source, SplitReader
 from penstock.errors import PipelineError
 from penstock.ids import ChannelId, EdgeId, Generation, OperatorName, SubtaskId, WorkerId
 from penstock.plan.physical import PhysicalPlan, plan, reachable
-from penstock.protocol.manifest import EdgeShape, OperatorShape, Partitioning, PipelineShape
+from penstock.protocol.manifest import EdgeShape, OperatorShape, Partitioning, PipelineShape, RecordShape
 from penstock.runtime.partition import partitioner_for, rescale_receivers
 
 F, H, R = Partitioning.FORWARD, Partitioning.HASH, Partitioning.REBALANCE
@@ -252,5 +252,5 @@ def test_the_shape_says_what_a_manifest_must_know() -> None:
         "orders",
         16,
         (OperatorShape(READ, READ, 3), OperatorShape(MAP, MAP, 2, ("k",)), OperatorShape(WRITE, MAP, 2, ("k",))),
-        (EdgeShape(EdgeId(READ, MAP, 0), H, 3, 2),),
+        (EdgeShape(EdgeId(READ, MAP, 0), H, 3, 2, RecordShape(("k",))),),
     )

@@ -69,8 +69,8 @@ def output(subtask: SubtaskId = COUNT_1) -> SubtaskReport:
     return SubtaskReport(subtask, committables=(Committable(OperatorName("sink"), subtask.index, b"file"),))
 
 
-def request(number: int, kind: RequestKind = RequestKind.CHECKPOINT, path: str | None = None) -> Request:
-    return Request(RequestId(number), kind, path)
+def request(number: int, kind: RequestKind = RequestKind.CHECKPOINT) -> Request:
+    return Request(RequestId(number), kind)
 
 
 @dataclass

@@ -19,18 +19,12 @@ PLAIN = Barrier(CheckpointId(7), Generation(2), 1_000, alignment_timeout_ms=200)
         (BarrierFlag.DRAIN, "is_drain"),
         (BarrierFlag.CANCEL, "is_cancel"),
         (BarrierFlag.UNALIGNED, "is_unaligned"),
-        (BarrierFlag.FULL_SNAPSHOT, "is_full_snapshot"),
+        (BarrierFlag.SAVEPOINT, "is_savepoint"),
     ],
 )
 def test_each_flag_is_seen_by_its_name(flag: BarrierFlag, name: str) -> None:
     assert not getattr(PLAIN, name)
-    assert getattr(replace(PLAIN, flags=flag), name)
-
-
-def test_a_savepoint_owns_all_its_files() -> None:
-    savepoint = Barrier(CheckpointId(7), Generation(2), flags=BarrierFlag.SAVEPOINT)
-    assert savepoint.is_savepoint
-    assert savepoint.is_full_snapshot
+    assert getattr(replace(PLAIN, flags=flag, alignment_timeout_ms=None), name)
 
 
 def test_a_savepoint_must_stay_aligned() -> None:

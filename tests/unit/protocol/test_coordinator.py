@@ -36,7 +36,6 @@ from penstock.protocol.coordinator_state import (
     Errand,
     Mode,
     Policy,
-    Request,
     RequestId,
     RequestKind,
     Reserving,
@@ -180,22 +179,22 @@ class TestRequests:
         )
         assert run.state.queue == (request(2, RequestKind.SAVEPOINT),)
 
-    def test_a_savepoint_is_full_aligned_and_never_times_out_into_unaligned(self) -> None:
+    def test_a_savepoint_is_aligned_and_never_times_out_into_unaligned(self) -> None:
         run = Run(replace(PLAIN, mode=Mode.UNALIGNED))
         run.ready()
-        run.ask(request(1, RequestKind.SAVEPOINT, "mine"))
-        flags = BarrierFlag.SAVEPOINT | BarrierFlag.FULL_SNAPSHOT
+        run.ask(request(1, RequestKind.SAVEPOINT))
+        flags = BarrierFlag.SAVEPOINT
         assert run.of(SendBarrier) == [SendBarrier(barrier(11, 0, flags, None))]
         written = run.collect(11)[0]
         assert isinstance(written, WriteManifest)
-        assert (written.path, written.manifest.is_savepoint, written.manifest.is_final) == ("mine", True, False)
+        assert (written.manifest.is_savepoint, written.manifest.is_final) == (True, False)
 
     def test_a_drain_is_a_savepoint_after_which_nothing_comes(self) -> None:
         run = Run()
         run.ready()
         run.ask(request(1, RequestKind.DRAIN))
         run.ask(request(2))
-        flags = BarrierFlag.SAVEPOINT | BarrierFlag.FULL_SNAPSHOT | BarrierFlag.DRAIN
+        flags = BarrierFlag.SAVEPOINT | BarrierFlag.DRAIN
         assert run.of(SendBarrier) == [SendBarrier(barrier(11, 0, flags, None))]
         run.collect(11)
         assert run.written(11) == (
@@ -230,10 +229,6 @@ class TestRequests:
                 RequestDeclined(DeclineReason.CANCELLED, "1 requests are waiting already; try again later"),
             ),
         )
-
-    def test_only_a_savepoint_has_a_path(self) -> None:
-        with pytest.raises(OptionError, match="ask for a savepoint"):
-            Request(RequestId(1), RequestKind.CHECKPOINT, "here")
 
 
 class TestCollecting:

@@ -374,7 +374,7 @@ class TestTheEndOfInput:
         run.ask(request(1, RequestKind.SAVEPOINT))
         for member in sorted(MEMBERS):
             run.feed(InputEnded(member, 1_050))
-        savepoint = BarrierFlag.SAVEPOINT | BarrierFlag.FULL_SNAPSHOT
+        savepoint = BarrierFlag.SAVEPOINT
         assert SendBarrier(barrier(12, 1_000, savepoint, None)) in run.collect(11)
 
     def test_the_end_of_a_stranger_is_refused(self) -> None:

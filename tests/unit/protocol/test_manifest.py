@@ -24,6 +24,7 @@ from penstock.protocol.manifest import (
     OperatorShape,
     Partitioning,
     PipelineShape,
+    RecordShape,
     Segment,
     Side,
     SplitState,
@@ -50,14 +51,14 @@ FULL = Manifest(
     PipelineShape(
         "orders €",
         128,
-        (OperatorShape(COUNT, COUNT, 2, ("user:int64",)),),
-        (EdgeShape(EDGE, Partitioning.HASH, 1, 2),),
+        (OperatorShape(COUNT, COUNT, 2, ("user:int64",), "aggregate", (("aggregates", "sum(n)"),)),),
+        (EdgeShape(EDGE, Partitioning.HASH, 1, 2, RecordShape(("user",), ("user", "n"), ("user: int64", "n: int64"))),),
     ),
     (
         SubtaskReport(
             SubtaskId(COUNT, 1),
             Cut.OVERTAKEN,
-            states=(StateSegment(COUNT, "total", StateKind.KEYED, Segment(10, 99, "a/blob", 5), 3, 64, 128),),
+            states=(StateSegment(COUNT, "total", StateKind.KEYED, Segment(10, 99, "a/blob", 5), 3, 64, 128, "value"),),
             channels=(ChannelSegment(EDGE, 0, 1, Side.SENDER, Segment(2, 7, inline=b"\x00\xff"), 1),),
             splits=(SplitState(READ, "part-0", b'{"offset": 12}'),),
             committables=(Committable(OperatorName("sink"), 1, b"\x80file"),),
@@ -133,6 +134,21 @@ def test_a_file_of_this_format_without_the_rest_is_damaged() -> None:
 def test_a_reservation_of_ids_that_cannot_be_one_block_is_refused(number: int, count: int) -> None:
     with pytest.raises(CorruptBlob, match="is none that Penstock makes"):
         decode_reservation(encode_reservation(Reservation(CheckpointId(number), Generation(4), count)))
+
+
+def test_a_manifest_of_a_version_that_recorded_less_is_read_with_defaults() -> None:
+    segment = b'{"length":1,"crc32":2,"path":"a","offset":0,"inline":null}'
+    state = b'{"operator":"count","name":"total","kind":"keyed","segment":%s,"rows":3}' % segment
+    shape = (
+        b'{"name":"orders","max_parallelism":128,'
+        b'"operators":[{"name":"count","chain":"count","parallelism":2,"key":["k"]}],'
+        b'"edges":[{"edge":["read","count",0],"partitioning":"hash","senders":1,"receivers":2}]}'
+    )
+    report = b'{"subtask":["count",0],"states":[%s]}' % state
+    old = decode_manifest(sealed(b'{"checkpoint":9,"generation":1,"shape":%s,"reports":[%s]}' % (shape, report)))
+    assert (old.shape.operators[0].kind, old.shape.operators[0].definition) == ("", ())
+    assert old.shape.edges[0].records is None
+    assert old.reports[0].states[0].declared == ""
 
 
 def test_a_void_marker_is_no_checkpoint() -> None:

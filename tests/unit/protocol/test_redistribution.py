@@ -1,12 +1,9 @@
-"""Redistribution, case by case: what fits, and who takes over what. Any shape is in the properties."""
+"""Redistribution, case by case: who takes over what. Any shape is in the properties."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from penstock.errors import RestoreError
 from penstock.ids import CheckpointId, EdgeId, Generation, OperatorName, SubtaskId
 from penstock.protocol.key_groups import key_groups_of
 from penstock.protocol.manifest import (
@@ -25,7 +22,6 @@ from penstock.protocol.manifest import (
 )
 from penstock.protocol.redistribution import (
     channels_of,
-    check_fits,
     splits_of,
     states_of,
     watermark_of,
@@ -76,61 +72,6 @@ FULL = manifest(
     ),
     SubtaskReport(subtask(COUNT, 1), states=(piece(COUNT, StateKind.KEYED, 3, range(64, 128)),)),
 )
-
-
-class TestWhatFits:
-    def test_the_same_pipeline_at_any_parallelism_fits(self) -> None:
-        check_fits(FULL, shape())
-        check_fits(FULL, shape(7, 3))
-
-    @pytest.mark.parametrize(
-        ("of", "message"),
-        [
-            (
-                replace(shape(), name="returns"),
-                "checkpoint 9 of pipeline 'orders' is not of pipeline 'returns': use another checkpoint directory",
-            ),
-            (
-                replace(shape(), max_parallelism=64),
-                "was taken with max_parallelism 128, which cannot change: set it to that instead of 64",
-            ),
-            (
-                replace(shape(), operators=(OperatorShape(READ, READ, 2), OperatorShape(COUNT, COUNT, 2, ("k",)))),
-                "has state of operator 'note', which this pipeline does not have: give an operator that name",
-            ),
-            (
-                shape(key=("k", "day")),
-                r"has state of operator 'count' keyed by \(k\), but here it is keyed by \(k, day\)",
-            ),
-            (shape(key=()), r"keyed by \(k\), but here it is keyed by nothing: its state cannot be found"),
-            (
-                replace(shape(), edges=()),
-                "has records in flight on the edge read->count, which this pipeline does not have: start the pipeline "
-                "as it was, stop it with a savepoint",
-            ),
-            (
-                shape(how=Partitioning.REBALANCE),
-                "on the edge read->count, which was hash and is rebalance here: stop the old pipeline with a savepoint",
-            ),
-        ],
-        ids=["name", "max_parallelism", "operator", "key", "no key", "edge", "partitioning"],
-    )
-    def test_what_does_not_fit_is_named_with_a_way_out(self, of: PipelineShape, message: str) -> None:
-        with pytest.raises(RestoreError, match=message):
-            check_fits(FULL, of)
-
-    def test_state_is_dropped_only_if_the_user_allows_it(self) -> None:
-        without = replace(shape(), operators=(OperatorShape(READ, READ, 2), OperatorShape(COUNT, COUNT, 2, ("k",))))
-        check_fits(FULL, without, allow_dropped_state=True)
-
-    def test_the_positions_of_a_source_are_state_too(self) -> None:
-        without = replace(shape(), operators=tuple(each for each in shape().operators if each.name != READ))
-        with pytest.raises(RestoreError, match="has state of operator 'read'"):
-            check_fits(FULL, without)
-
-    def test_operators_and_edges_without_anything_to_lose_may_go_and_come(self) -> None:
-        empty = manifest(shape(), SubtaskReport(subtask(READ, 0)))
-        check_fits(empty, replace(shape(), operators=(), edges=()))
 
 
 class TestOperatorState:

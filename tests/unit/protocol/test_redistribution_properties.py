@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.ids import CheckpointId, EdgeId, Generation, KeyGroup, OperatorName, SubtaskId
 from penstock.plan.physical import reachable
+from penstock.protocol.compatibility import check_fits
 from penstock.protocol.key_groups import key_groups_of, owner_of
 from penstock.protocol.manifest import (
     ChannelSegment,
@@ -26,7 +27,7 @@ from penstock.protocol.manifest import (
     StateSegment,
     SubtaskReport,
 )
-from penstock.protocol.redistribution import channels_of, check_fits, states_of
+from penstock.protocol.redistribution import channels_of, states_of
 
 UP, DOWN = OperatorName("up"), OperatorName("down")
 EDGE = EdgeId(UP, DOWN, 0)

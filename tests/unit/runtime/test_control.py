@@ -37,7 +37,7 @@ class FakeSupervisor:
         self.requests: list[tuple[RequestKind, Callable[[RequestResult], None]]] = []
         self.is_stopped = False
 
-    def request(self, kind: RequestKind, answer: Callable[[RequestResult], None], path: str | None = None) -> None:
+    def request(self, kind: RequestKind, answer: Callable[[RequestResult], None]) -> None:
         self.requests.append((kind, answer))
 
     def stop(self) -> None:

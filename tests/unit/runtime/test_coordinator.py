@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import pytest
 
-from penstock.ids import CheckpointId, Generation, WorkerId
+from penstock.connectors.sink import Committer
+from penstock.errors import PenstockError
+from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId, WorkerId
 from penstock.plan.physical import plan
 from penstock.protocol.claims import Reservation
+from penstock.protocol.commit import CommitPermit, decide_recommit
 from penstock.protocol.coordinator_events import Finish, StopFenced
 from penstock.protocol.coordinator_state import Policy
 from penstock.protocol.declines import DeclineReason
-from penstock.protocol.manifest import SubtaskReport
+from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SubtaskReport
 from penstock.protocol.manifest_codec import encode_reservation
 from penstock.runtime.committers import Committers
 from penstock.runtime.coordinator import Coordinator, Ending
@@ -40,13 +44,13 @@ class Recording(MemoryStore):
 class Desk:
     """A coordinator of generation 4 with one worker, and all that it touches. One checkpoint is retained."""
 
-    def __init__(self, history_max: int = 100) -> None:
+    def __init__(self, history_max: int = 100, recommit: CommitPermit | None = None) -> None:
         self.clock, self.transport, self.background = ManualClock(), ListTransport(), ManualBackground()
         self.store, self.timers = Recording(), Timers(self.clock)
         self.endings: list[Ending] = []
         self.coordinator = Coordinator(
             plan(read(Numbers({"a": [1]})), 1, workers=1),
-            Claimed(Generation(4), CheckpointId(7)),
+            Claimed(Generation(4), CheckpointId(8 if recommit else 7), recommit=recommit),
             Policy(interval_ms=10, retained=1, history_max=history_max),
             Committers({}, self.clock),
             self.clock,
@@ -127,3 +131,34 @@ def test_every_attempt_that_the_history_keeps_is_told_of_once_whichever_ends_fir
     assert desk.manifests == [7]
     attempts = [record.getMessage().partition(": checkpoint ")[2] for record in caplog.records]
     assert [" ".join(text.split()[:2]) for text in attempts] == told
+
+
+class TestOutputOfASinkThatThePipelineDoesNotHave:
+    """Second line of defence: the takeover refuses such a checkpoint already."""
+
+    @staticmethod
+    def permit() -> CommitPermit:
+        files = (Committable(OperatorName("out"), 0, b"one"), Committable(OperatorName("gone"), 0, b"two"))
+        report = SubtaskReport(SubtaskId(OperatorName("read"), 0), committables=files)
+        manifest = Manifest(CheckpointId(7), Generation(3), PipelineShape("numbers", 128), (report,))
+        permit = decide_recommit(manifest, Generation(4), is_committed=False)
+        assert permit is not None
+        return permit
+
+    def test_is_an_error_that_names_the_sink_and_the_cure(self) -> None:
+        cure = (
+            "checkpoint 7 has output of sink 'gone' to publish, and this pipeline has no such sink: "
+            "put it back, or give the sink its old name"
+        )
+        with pytest.raises(PenstockError, match=cure):
+            Committers({OperatorName("out"): Published()}, ManualClock()).publish(self.permit())
+
+    def test_leaves_the_checkpoint_without_its_marker(self) -> None:
+        desk = Desk(recommit=self.permit())
+        desk.background.run()
+        assert paths.committed(CheckpointId(7)) not in desk.store.list("")
+
+
+class Published(Committer):
+    def commit(self, checkpoint: CheckpointId, committables: Sequence[bytes]) -> None:
+        assert (checkpoint, list(committables)) == (7, [b"one"])

@@ -10,7 +10,15 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.errors import FencedError, JobFailed, NoReadableCheckpoint, OptionError, PenstockError, StorageError
+from penstock.errors import (
+    FencedError,
+    IncompatibleCheckpoint,
+    JobFailed,
+    NoReadableCheckpoint,
+    OptionError,
+    PenstockError,
+    StorageError,
+)
 from penstock.ids import CheckpointId, Generation, WorkerId
 from penstock.plan.physical import PhysicalPlan, plan
 from penstock.protocol.barrier import BarrierFlag
@@ -270,7 +278,7 @@ class TestAttempts:
 
     def test_a_failure_that_every_attempt_would_meet_ends_the_pipeline_at_once(self) -> None:
         driver = Driver(MemoryStore()).started()
-        driver.supervisor.deliver(FailedFrame(Generation(1), WorkerId(1), "not shared", is_hopeless=True))
+        driver.supervisor.deliver(FailedFrame(Generation(1), WorkerId(1), "not shared", kind="OptionError"))
         assert (driver.phase, driver.supervisor.restarts) == (Phase.FAILED, 0)
         assert isinstance(driver.supervisor.error, OptionError)
         assert str(driver.supervisor.error) == "worker 1: not shared"
@@ -285,6 +293,17 @@ class TestAttempts:
         first, second = driver.gang.reservations
         assert len(first.token) == 32 and first.token == second.token
         assert Driver(MemoryStore()).started().gang.reservations[0].token != first.token
+
+    def test_a_final_failure_ends_the_pipeline_without_another_attempt(self) -> None:
+        driver = Driver(MemoryStore()).started()
+        driver.supervisor.deliver(
+            FailedFrame(Generation(1), WorkerId(1), "a state is another one", kind="IncompatibleCheckpoint")
+        )
+        assert (driver.phase, driver.supervisor.restarts) == (Phase.FAILED, 0)
+        assert isinstance(driver.supervisor.error, IncompatibleCheckpoint)
+        assert str(driver.supervisor.error) == "worker 1: a state is another one"
+        driver.pass_time(600_000)
+        assert driver.phase is Phase.FAILED
 
     def test_too_many_failed_checkpoints_fail_the_attempt_with_the_reason(self) -> None:
         driver = Driver(MemoryStore()).started().ready()

@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
 import zmq
 
-from penstock.ids import ChannelId, CheckpointId, Generation, WorkerId
+from penstock.ids import ChannelId, CheckpointId, Generation, OperatorName, SubtaskId, WorkerId
 from penstock.protocol.barrier import Barrier
-from penstock.runtime.frames import BarrierFrame, BatchFrame, CreditFrame, EndFrame, Frame, WatermarkFrame
+from penstock.runtime.frames import BarrierFrame, BatchFrame, CreditFrame, EndFrame, FailedFrame, Frame, WatermarkFrame
 from penstock.runtime.wire import BrokenLink, Decoder, Encoder, WireError
 from penstock.runtime.zmq_transport import Secrets, ZmqTransport, make_secrets
 
@@ -151,3 +152,11 @@ def test_a_changed_schema_and_dictionaries_travel_too() -> None:
     for number, one in enumerate(batches):
         received = decoder.decode([memoryview(part) for part in encoder.encode(BatchFrame(G, C, one, number))])
         assert received.frame == BatchFrame(G, C, one, number)
+
+
+def test_a_failure_without_a_word_on_its_being_final_is_not() -> None:
+    old = {"generation": 1, "worker": 0, "error": "no room", "subtask": ["read", 1]}
+    (head,) = Encoder(0).encode(FailedFrame(Generation(1), WorkerId(0), "no room"))
+    header = head[: -len(msgspec.msgpack.encode(FailedFrame(Generation(1), WorkerId(0), "no room")))]
+    frame = Decoder().decode([header + msgspec.msgpack.encode(old)]).frame
+    assert frame == FailedFrame(Generation(1), WorkerId(0), "no room", SubtaskId(OperatorName("read"), 1))

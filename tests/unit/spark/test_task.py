@@ -86,7 +86,7 @@ def test_a_worker_that_sees_another_directory_than_the_driver_ends_the_pipeline_
         with pytest.raises(OptionError, match="the checkpoint directory is not shared"):
             work(launched, WorkerId(1), None)
         frame = next(iter(_received(driver)))
-        assert isinstance(frame, FailedFrame) and frame.is_hopeless
+        assert isinstance(frame, FailedFrame) and frame.kind == "OptionError"
         assert str(tmp_path / "here") in frame.error and "on host " in frame.error
         assert "mount a shared file system" in frame.error
         assert set(here.list("")) <= {paths.reserved(reservation.checkpoint)}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.api.aggregates import Aggregate
+from penstock.api.aggregates import Aggregate, kept_for
 from penstock.errors import DataError, PipelineError, RestoreError
 from penstock.runtime.keys import key_groups
 from penstock.runtime.state.accumulators import accumulators_for, stored_accumulators
@@ -62,6 +62,10 @@ class AggregateState:
     def definition(self) -> tuple[object, ...]:
         """Two states of one name must agree in this."""
         return self.key, self.aggregates, self._partitioned_by
+
+    @property
+    def declared(self) -> str:
+        return f"aggregates {kept_for(self.aggregates)}"
 
     def __len__(self) -> int:
         """The number of keys."""

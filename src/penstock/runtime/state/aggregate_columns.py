@@ -38,6 +38,12 @@ _NO_MASK: Mask = np.empty(0, dtype=np.bool_)
 _SET = "set"
 
 
+def stored_values(stored: pa.StructArray, labels: Iterable[str]) -> list[pa.Array]:
+    """The numbers of a checkpoint in the order of `labels`: the pipeline may list its aggregates in another one now."""
+    by_label = dict(zip([field.name for field in stored.type], stored.flatten(), strict=True))
+    return [by_label[label] for label in labels]
+
+
 class Columns:
     """The live state once its types are known: keys, numbers, and which slots have a value in which column."""
 
@@ -153,7 +159,7 @@ class Columns:
         slots = self.index.slots_of(batch.column(1).flatten())
         if self.index.size != before + batch.num_rows:
             raise RestoreError(f"state '{name}' cannot be restored: the checkpoint has a key twice")
-        self.put(slots, batch.column(2).flatten())
+        self.put(slots, stored_values(batch.column(2), [accumulator.label for accumulator in self.accumulators]))
 
     def put(self, slots: Slots, arrays: Iterable[pa.Array]) -> None:
         """Set slots that have no values yet to those of a checkpoint: an array for each accumulator."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.api.aggregates import Aggregate
 from penstock.api.windows import Windows
-from penstock.errors import PipelineError, RestoreError
+from penstock.errors import IncompatibleCheckpoint, PipelineError
 from penstock.runtime.keys import key_groups
 from penstock.runtime.state.aggregate import AggregateState
 from penstock.runtime.state.pieces import KeyedPiece, KeyedStateLike, StateSnapshot
@@ -111,6 +111,16 @@ class KeyedState:
     def names(self) -> tuple[str, ...]:
         return tuple(self._states)
 
+    @property
+    def declared(self) -> dict[str, str]:
+        """How each state was asked for, by name."""
+        return {name: state.declared for name, state in self._states.items()}
+
+    @property
+    def removed(self) -> frozenset[str]:
+        """The states that are to be forgotten, here and in the checkpoint."""
+        return frozenset(self._removed - set(self._states))
+
     def snapshot(self) -> KeyedSnapshot:
         """All states as they are now. Takes references; see `KeyedSnapshot.encode`."""
         return KeyedSnapshot({name: state.snapshot() for name, state in self._states.items()})
@@ -125,7 +135,7 @@ class KeyedState:
         if state is None and name in self._removed:
             return 0
         if state is None:
-            raise RestoreError(
+            raise IncompatibleCheckpoint(
                 f"the checkpoint has keyed state '{name}', which the operator does not have any more: "
                 "give it one of that name, or rename the operator to start without its state"
             )

@@ -10,6 +10,7 @@ that one. So nothing that a snapshot refers to is ever changed, and the backgrou
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from penstock.connectors.shapes import schema_text
 from penstock.errors import DataError, PipelineError, ProtocolViolation, RestoreError
 from penstock.runtime.keys import fixed_width_values
 from penstock.runtime.state.pieces import KEY, KEY_GROUP, USER_KEY, VALUE, KeyedPiece, cut, own_rows
@@ -157,6 +159,11 @@ class RowState(ABC):
         arrays = [pa.array(block.key_groups, pa.int32()), key_type.array(block.keys)]
         arrays += [kind.array(column) for (_, kind), column in zip(layout, block.columns, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, names=[KEY_GROUP, KEY, *(name for name, _ in layout)])
+
+    @functools.cached_property
+    def declared(self) -> str:
+        kind, schemas = self.describe()
+        return f"{kind} {' to '.join(map(schema_text, schemas))}"
 
     @abstractmethod
     def describe(self) -> tuple[str, tuple[pa.Schema, ...]]:

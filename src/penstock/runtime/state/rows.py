@@ -26,6 +26,10 @@ class RowsState:
         self._max_parallelism = max_parallelism
         self._batches: tuple[pa.RecordBatch, ...] = ()
 
+    @property
+    def declared(self) -> str:
+        return f"rows by ({', '.join(self.key)})"
+
     def get(self) -> tuple[pa.RecordBatch, ...]:
         """All rows, in the order in which they were added."""
         return self._batches

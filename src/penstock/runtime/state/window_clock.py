@@ -40,6 +40,10 @@ class WindowClock:
         return made[places[groups - self._owned.start]]
 
     @property
+    def declared(self) -> str:
+        return str(self.windows)
+
+    @property
     def is_even(self) -> bool:
         """Whether all key groups have come equally far."""
         return self.slowest_ms == self.fastest_ms

@@ -21,13 +21,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.api.aggregates import Aggregate
+from penstock.api.aggregates import Aggregate, kept_for
 from penstock.api.event_time import event_times
 from penstock.api.operator import MAX_WATERMARK
 from penstock.api.windows import WINDOW_END, WINDOW_START
 from penstock.errors import DataError, RestoreError
 from penstock.runtime.keys import fixed_width_values, key_groups
-from penstock.runtime.state.aggregate_columns import Columns, ColumnsSnapshot, plain_key
+from penstock.runtime.state.aggregate_columns import Columns, ColumnsSnapshot, plain_key, stored_values
 from penstock.runtime.state.columns import array_of_values
 from penstock.runtime.state.key_index import KeyIndex
 from penstock.runtime.state.pieces import (
@@ -88,6 +88,10 @@ class WindowState:
     def definition(self) -> tuple[object, ...]:
         """Two states of one name must agree in this."""
         return self.key, self.aggregates, self.on, self._clock.windows
+
+    @property
+    def declared(self) -> str:
+        return f"{self._clock.declared} on {self.on} with {kept_for(self.aggregates)}"
 
     @property
     def open_panes(self) -> int:
@@ -328,7 +332,8 @@ class WindowState:
         slots = self._index.slots_of(keys)
         ticks = fixed_width_values(starts, np.int64)
         order = np.argsort(ticks, kind="stable")
-        values = [array.take(pa.array(order)) for array in batch.column(2).flatten()]
+        stored = stored_values(batch.column(2), [label for label, _ in layout.numbers])
+        values = [array.take(pa.array(order)) for array in stored]
         slots, ticks = slots[order], ticks[order]
         ends = [*(np.flatnonzero(ticks[1:] != ticks[:-1]) + 1).tolist(), len(ticks)]
         for start, end in zip([0, *ends], ends, strict=False):
