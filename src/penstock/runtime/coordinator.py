@@ -130,6 +130,7 @@ class Coordinator:
             claimed.first,
             restored=claimed.manifest.checkpoint if claimed.manifest else CheckpointId(0),
             recommit=claimed.recommit,
+            batch_offset=claimed.manifest.batch_offset if claimed.manifest else 0,
             now_ms=clock.now_ms(),
         )
         self._execute(actions)
@@ -330,4 +331,4 @@ def publish(permit: CommitPermit, committers: Mapping[OperatorName, Committer]) 
                 f"checkpoint {permit.checkpoint} has output of sink '{operator}' to publish, and this pipeline has "
                 f"no such sink: put it back, or give the sink its old name"
             )
-        committers[operator].commit(permit.checkpoint, payloads)
+        committers[operator].commit(permit.batch, payloads)
