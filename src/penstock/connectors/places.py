@@ -3,9 +3,9 @@
 Names are relative to the place and have forward slashes. `publish` is what exactly-once output rests on: on a local
 file system one atomic rename; elsewhere a move, which for object stores is a copy, visible when it is complete.
 
-On a local file system a file survives a power failure when its bytes, its entry in its directory, and the entry of every
-directory above it were synced. A directory that exists may have been made by another writer that has not synced it yet,
-so each place syncs the whole way itself, once.
+On a local file system a file survives a power failure when its bytes, its entry in its directory, and the entry of
+every directory above it were synced. A directory that exists may have been made by another writer that has not synced
+it yet, so each place syncs the whole way itself, once.
 """
 
 from __future__ import annotations

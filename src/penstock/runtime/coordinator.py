@@ -113,6 +113,7 @@ class Coordinator:
         self._store = store
         self._directory = Directory(store)
         self._retirements = Retirements(store, self._directory, background, timers)
+        self._retirements.sweep(claimed.first)
         self._timers = timers
         self._ended = ended
         self._journal = journal
