@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from penstock.errors import StorageError
 from penstock.storage import paths
 from penstock.storage.memory import MemoryStore
-from penstock.storage.port import Data
+from penstock.storage.port import TEMPORARY_AGE_S, Data, is_never_over
 
 
 class Disk:
@@ -64,6 +64,9 @@ class DiskView:
             self._disk.store.delete(path)
             self._disk.history.append(("delete", path))
             self._killed_after("delete", path)
+
+    def sweep_temporary(self, age_s: float = TEMPORARY_AGE_S, is_over: Callable[[str], bool] = is_never_over) -> int:
+        return self._disk.store.sweep_temporary(age_s, is_over)
 
 
 def write_error(path: str) -> StorageError:

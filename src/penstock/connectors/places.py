@@ -2,11 +2,16 @@
 
 Names are relative to the place and have forward slashes. `publish` is what exactly-once output rests on: on a local
 file system one atomic rename; elsewhere a move, which for object stores is a copy, visible when it is complete.
+
+On a local file system a file survives a power failure when its bytes, its entry in its directory, and the entry of
+every directory above it were synced. A directory that exists may have been made by another writer that has not synced
+it yet, so each place syncs the whole way itself, once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import urllib.parse
@@ -38,11 +43,11 @@ class Place(Protocol):
         ...
 
     def create(self, name: str) -> Any:
-        """A binary file to write; directories are made as needed."""
+        """A binary file to write; directories are made as needed. It is durable after `close_durably`."""
         ...
 
     def close_durably(self, file: Any) -> None:
-        """Close what `create` has returned, and come back when it would survive a crash."""
+        """Close what `create` has returned, and come back when it would survive a power failure."""
         ...
 
     def size(self, name: str) -> int | None:
@@ -96,6 +101,11 @@ class LocalPlace:
 
     def __init__(self, root: str) -> None:
         self.root = root
+        self._reached: dict[str, _Directory] = {}
+        """Directories to which the whole way is durable."""
+
+    def __reduce__(self) -> tuple[type[LocalPlace], tuple[str]]:
+        return LocalPlace, (self.root,)
 
     def exists(self) -> bool:
         return os.path.exists(self.root)
@@ -122,7 +132,7 @@ class LocalPlace:
         with file:
             file.flush()
             os.fsync(file.fileno())
-        _sync_directory(os.path.dirname(file.name))
+        self._settle(os.path.dirname(file.name))
 
     def size(self, name: str) -> int | None:
         try:
@@ -134,20 +144,53 @@ class LocalPlace:
         target = os.path.join(self.root, final)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.replace(os.path.join(self.root, staged), target)
-        _sync_directory(os.path.dirname(target))
+        self._settle(os.path.dirname(target))
 
     def remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.remove(os.path.join(self.root, name))
 
+    def _settle(self, path: str) -> None:
+        """Make the entries of a directory durable, and the way to it."""
+        directory = _Directory(path)
+        directory.sync()
+        known = self._reached.get(path)
+        # While the one that was synced is open, no other directory can have its identity.
+        if known is None or known.identity != directory.identity:
+            self._settle_above(path)
+            self._reached[path] = directory
 
-def _sync_directory(path: str) -> None:
-    """A file has a name for good only when its directory was written."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    def _settle_above(self, path: str) -> None:
+        while (above := os.path.dirname(path)) != path:
+            path = above
+            try:
+                _Directory(path).sync()
+            except PermissionError:
+                # Above the output there may be directories that this user may pass and not read, like those of other
+                # users. The user made nothing there.
+                if path.startswith(self.root):
+                    raise
+
+
+class _Directory:
+    """An open directory; closed when nobody refers to it any more."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        status = os.fstat(self._descriptor)
+        self.identity = status.st_dev, status.st_ino
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+    def sync(self) -> None:
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            # A file system that has no way of syncing a directory: there is nothing to wait for.
+            if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
+                raise
 
 
 class RemotePlace:

@@ -199,6 +199,9 @@ class StreamReading:
         self._committed: Offset | None = None
         self.durable: Offset | None = None
         """Set by the mailbox: everything up to here is in a durable checkpoint."""
+        self.is_superseded = False
+        """Set by the mailbox: the reader was closed while this thread was inside user code. The next attempt reads
+        the stream by now and may have committed a later offset, so nothing is committed here any more (I6)."""
 
     def __call__(self, feed: Feed) -> None:
         ranges = self._make()
@@ -206,7 +209,7 @@ class StreamReading:
         try:
             self._read(feed, ranges)
         finally:
-            # What is durable stays so when the thread is told to end: the last commit of a pipeline is made here.
+            # The last commit of a pipeline is made here, when the thread is told to end.
             self._commit(ranges)
             ranges.stop()
 
@@ -258,7 +261,7 @@ class StreamReading:
 
     def _commit(self, ranges: Ranges) -> None:
         durable = self.durable
-        if durable is not None and durable != self._committed:
+        if durable is not None and durable != self._committed and not self.is_superseded:
             self._committed = durable
             ranges.commit(durable)
 

@@ -43,8 +43,9 @@ class SparkSink(Sink):
 
     Each subtask calls `write` once per checkpoint, with Rows or, for a `DataSourceStreamArrowWriter`, with batches;
     not at all if it has no records. When the checkpoint is durable, the driver calls `commit(messages, batchId)` once
-    with the messages of all subtasks; `batchId` is the number of the checkpoint. After a crash it is called again with
-    the same arguments. So `write` must not publish, and `commit` must not mind being called twice.
+    with the messages of all subtasks; `batchId` is the number of the checkpoint, counted on from the old directory
+    after a restore into another one. After a crash it is called again with the same arguments. So `write` must not
+    publish, and `commit` must not mind being called twice.
 
     A message is a dataclass of plain values: str, int, float, bool, None, bytes, lists, tuples, dicts, dataclasses.
     Its class must be in the module of the data source or of its writer, or be named in `messages`.

@@ -50,7 +50,8 @@ class SparkSource(Source):
     `schema` overrides that of the data source. A stream is asked again `poll_ms` after it had nothing new. A stream is
     one split: one subtask plans it and reads it, so put `rebalance()` behind it for work that takes long. In batch mode
     each partition is a split, and one worker reads `reads_at_once` of them at a time. `commit` of a stream reader is
-    called when a checkpoint with that offset is durable.
+    called when a checkpoint with that offset is durable; by the next start, if the reader is inside another call when
+    the pipeline ends.
 
     The traps: the same offsets must give the same partitions, and a partition the same rows **in the same order**,
     whenever they are read; Spark itself does not need the order. A change is noticed where a failure has made a
@@ -268,3 +269,5 @@ class _Reader(SplitReader):
     def close(self) -> None:
         self._give_back_slot()
         self._feed.close()
+        if self._stream is not None and self._feed.is_alive:
+            self._stream.is_superseded = True

@@ -42,6 +42,8 @@ class CommitPermit:
     generation: Generation
     """Of the one that commits: an older one's permit is worth nothing (I6)."""
     committables: tuple[Committable, ...]
+    batch: CheckpointId
+    """The id that the sinks are told. Differs from `checkpoint` where that was imported (`Manifest.batch`)."""
     seal: InitVar[object] = None
 
     def __post_init__(self, seal: object) -> None:
@@ -64,7 +66,9 @@ def decide_commit(manifest: Manifest, durable: ManifestDurable, generation: Gene
             f"checkpoint {manifest.checkpoint} is of generation {manifest.generation}: {generation} cannot commit it"
         )
     committables = committables_of(manifest)
-    return CommitPermit(manifest.checkpoint, generation, committables, _SEAL) if committables else None
+    if not committables:
+        return None
+    return CommitPermit(manifest.checkpoint, generation, committables, manifest.batch, _SEAL)
 
 
 def decide_recommit(restored: Manifest, generation: Generation, *, is_committed: bool) -> CommitPermit | None:

@@ -96,16 +96,20 @@ def start(
     restored: CheckpointId = NO_CHECKPOINT,
     recommit: CommitPermit | None = None,
     token: str = "",
+    batch_offset: int = 0,
     now_ms: int = 0,
 ) -> Step:
     """The coordinator of a generation that has taken over; `first` is the id it reserved in doing so, under `token`.
 
     `recommit` is what `decide_recommit` said about the restored checkpoint: nothing is triggered before it is done.
+    `batch_offset` is that of the restored checkpoint.
     """
     if not members:
         raise ProtocolViolation("a checkpoint without members would be complete before it began")
     reserved = Reserved(Reservation(first, generation, token=token), first, now_ms)
-    state = State(policy, generation, shape, members, reserved, restored=restored, newest=restored)
+    state = State(
+        policy, generation, shape, members, reserved, restored=restored, newest=restored, batch_offset=batch_offset
+    )
     if recommit is None:
         return state, ()
     state = replace(state, publishing=Publishing(recommit, Errand(now_ms)))
@@ -336,6 +340,7 @@ def _manifest(state: State, barrier: Barrier, reports: tuple[SubtaskReport, ...]
         completed_at_ms=now_ms,
         is_savepoint=barrier.is_savepoint,
         is_final=barrier.is_drain,
+        batch_offset=state.batch_offset,
     )
 
 

@@ -236,6 +236,8 @@ class State:
     history: tuple[AttemptRecord, ...] = ()
     """Newest last."""
     stop: Stop | None = None
+    batch_offset: int = 0
+    """See `Manifest`."""
 
     @property
     def wake_at_ms(self) -> int | None:

@@ -13,7 +13,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from penstock.ids import CheckpointId, EdgeId, Generation, OperatorName, SubtaskId
+from penstock.ids import NO_CHECKPOINT, CheckpointId, EdgeId, Generation, OperatorName, SubtaskId
 
 FORMAT = 1
 
@@ -230,6 +230,16 @@ class Manifest:
     is_savepoint: bool = False
     is_final: bool = False
     """Taken by a pipeline that had read all of its bounded input, or was drained."""
+    batch_offset: int = 0
+    """The distance from checkpoint ids to batch ids in this directory. 0 unless a checkpoint of another directory was
+    imported here: batch ids continue where that directory's ended."""
+    published_as: CheckpointId = NO_CHECKPOINT
+    """The batch id of the checkpoint that this one is a copy of; `NO_CHECKPOINT` if it is not a copy."""
+
+    @property
+    def batch(self) -> CheckpointId:
+        """The id that sinks commit under. A copy keeps the original's: a sink may know a batch by its id alone (I4)."""
+        return self.published_as or CheckpointId(self.checkpoint + self.batch_offset)
 
 
 def segments_of(manifest: Manifest) -> Iterator[Segment]:

@@ -146,6 +146,8 @@ def _problems_of(manifest: Manifest) -> Iterator[str]:
     """What a checksum cannot see: values that no coordinator writes."""
     if manifest.checkpoint < 1 or manifest.generation < 1:
         yield "its id and generation must be positive"
+    if manifest.batch_offset < 0 or manifest.published_as < 0:
+        yield "its batch id must not be negative"
     subtasks = [report.subtask for report in manifest.reports]
     if len(set(subtasks)) != len(subtasks):
         yield "a subtask reported twice"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from penstock.errors import StorageError
-from penstock.storage.port import Data, Store
+from penstock.storage.port import TEMPORARY_AGE_S, Data, Store, is_never_over
 
 T = TypeVar("T")
 
@@ -41,6 +41,9 @@ class AttemptStore:
 
     def delete(self, *doomed: str) -> None:
         self._call(lambda: self._store.delete(*doomed))
+
+    def sweep_temporary(self, age_s: float = TEMPORARY_AGE_S, is_over: Callable[[str], bool] = is_never_over) -> int:
+        return self._call(lambda: self._store.sweep_temporary(age_s, is_over))
 
     def _call(self, call: Callable[[], T]) -> T:
         if self._is_closed:

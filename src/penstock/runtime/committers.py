@@ -75,7 +75,7 @@ class Committers:
                 )
             what = f"commit of checkpoint {permit.checkpoint} by generation {permit.generation}"
             with self._turn(sink, what, permit.generation, self._commit_wait_ms):
-                self._committers[sink].commit(permit.checkpoint, payloads)
+                self._committers[sink].commit(permit.batch, payloads)
 
     def sweep(self, generation: Generation) -> None:
         """Let every sink remove what older generations have staged."""

@@ -116,6 +116,7 @@ class Coordinator:
         self._store = store
         self._directory = Directory(store)
         self._retirements = Retirements(store, self._directory, background, timers)
+        self._retirements.sweep(claimed.first)
         self._timers = timers
         self._ended = ended
         self._journal = journal
@@ -134,6 +135,7 @@ class Coordinator:
             restored=claimed.manifest.checkpoint if claimed.manifest else CheckpointId(0),
             recommit=claimed.recommit,
             token=claimed.token,
+            batch_offset=claimed.manifest.batch_offset if claimed.manifest else 0,
             now_ms=clock.now_ms(),
         )
         self._execute(actions)

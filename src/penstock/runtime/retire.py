@@ -6,6 +6,7 @@ before every file of this one is gone for good (I3).
 
 from __future__ import annotations
 
+from penstock.ids import CheckpointId
 from penstock.protocol.retention import Horizon, decide_retention
 from penstock.runtime.directory import Directory
 from penstock.runtime.ports import Background
@@ -28,6 +29,20 @@ def retire(store: Store, directory: Directory, horizon: Horizon) -> int:
     return sum(map(len, stages))
 
 
+def sweep(store: Store, first: CheckpointId) -> int:
+    """Remove the temporary files of killed writers; returns how many. `first` is the first id of this generation.
+
+    Blobs of lower ids are written by older generations alone, whose checkpoints are decided: their files go at once,
+    also those of a writer that is still alive (I6). Everything else goes by age: the current generation writes there.
+    """
+
+    def is_over(path: str) -> bool:
+        checkpoint = paths.checkpoint_of(path)
+        return checkpoint is not None and checkpoint < first and path.startswith(paths.blob_prefix(checkpoint))
+
+    return store.sweep_temporary(is_over=is_over)
+
+
 _PAUSE_MS = 500
 """From the end of one retirement to the next: to read the directory once for many checkpoints is cheaper."""
 
@@ -47,6 +62,12 @@ class Retirements:
         self._is_under_way = False
         self._is_pausing = False
         self._waiting: Horizon | None = None
+
+    def sweep(self, first: CheckpointId) -> None:
+        """Begin the generation whose first id is `first`: older ones may have been killed in the middle of a write."""
+        store = self._store
+        # One that fails is made up for by the next generation.
+        self._background.submit(lambda: sweep(store, first), lambda _: None)
 
     def ask(self, horizon: Horizon) -> None:
         """Delete what may go by `horizon`, now or after the retirement before it and a pause."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,11 @@ from penstock.api.operator import MAX_WATERMARK, MIN_WATERMARK
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
 from penstock.ids import NO_CHECKPOINT, CheckpointId, OperatorName
 from penstock.protocol.manifest import SplitState
+
+_log = logging.getLogger("penstock")
+
+LISTINGS_FAILED_MAX = 5
+"""Failed listings of splits in a row that are only warned of. The splits that are open are read on meanwhile."""
 
 
 def owned_splits(source: Source, names: Sequence[str], index: int, parallelism: int) -> list[str]:
@@ -37,6 +43,7 @@ class SourceStage:
         self._readers: dict[str, SplitReader] = {}
         self._open: list[str] = []
         self._turn = 0
+        self._listings_failed = 0
         self._checkpoint = NO_CHECKPOINT
         """The one that `positions` are taken for."""
         self._noted: deque[tuple[CheckpointId, tuple[SplitState, ...]]] = deque(maxlen=2)
@@ -58,6 +65,23 @@ class SourceStage:
             self._readers[name] = self.source.open(name, position.offset if position else None)
             self._open.append(name)
         return bool(new)
+
+    def on_listed(self, names: Sequence[str] | Exception) -> None:
+        """Take the outcome of a repeated listing of the splits.
+
+        A directory or bucket may fail to answer for a moment, so a failure is a warning. One more than
+        `LISTINGS_FAILED_MAX` in a row is raised.
+        """
+        if not isinstance(names, Exception):
+            self._listings_failed = 0
+            self.discover(names)
+            return
+        self._listings_failed += 1
+        if self._listings_failed > LISTINGS_FAILED_MAX:
+            raise names
+        what = f"source '{self.operator}', subtask {self.index}"
+        tries = f"{self._listings_failed} of {LISTINGS_FAILED_MAX}"
+        _log.warning("%s cannot list its splits and tries again (%s): %r", what, tries, names)
 
     @property
     def has_ended(self) -> bool:

@@ -9,7 +9,8 @@ known, is the matter of `storage.local_directories`.
 Every call counts: the threads that make them compete with user code for the interpreter, and lose it with each. A
 write into a directory that is open takes seven calls, two of them syncs.
 
-A crash leaves at most a temporary file, which nobody lists and `sweep_temporary` removes.
+A crash leaves at most a temporary file, which nobody lists. Every generation begins with a `sweep_temporary`
+(`runtime.retire`).
 """
 
 from __future__ import annotations
@@ -19,16 +20,13 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from penstock.errors import StorageError
 from penstock.storage import paths
 from penstock.storage.local_directories import GONE, OpenDirectories, OpenDirectory, sync_directory
-from penstock.storage.port import Data
-
-TEMPORARY_AGE_S = 3600.0
-"""A temporary file that nobody has written to for so long was left by a crash."""
+from penstock.storage.port import TEMPORARY_AGE_S, Data, is_never_over
 
 _VECTOR_MAX = min(os.sysconf("SC_IOV_MAX"), 1024) if "SC_IOV_MAX" in os.sysconf_names else 16
 _CREATE_ATTEMPTS_MAX = 100
@@ -135,18 +133,14 @@ class LocalStore:
             self._create(probe, b"penstock")
             os.unlink(os.path.join(self._real_root, probe))
 
-    def sweep_temporary(self, age_s: float = TEMPORARY_AGE_S) -> int:
-        """Remove what crashed writes have left and nobody has written to for `age_s`; how many files that were.
-
-        The trap: with too small an age it takes the file of a write that is still going on, which then fails.
-        """
+    def sweep_temporary(self, age_s: float = TEMPORARY_AGE_S, is_over: Callable[[str], bool] = is_never_over) -> int:
         removed = 0
         with _explained(str(self.root), "sweep"):
             for path, entry in self._walk("", ""):
                 if paths.temporary_born_ms(entry.name) is None:
                     continue
                 with contextlib.suppress(FileNotFoundError):
-                    if time.time() - entry.stat(follow_symlinks=False).st_mtime >= age_s:
+                    if is_over(path) or time.time() - entry.stat(follow_symlinks=False).st_mtime >= age_s:
                         os.unlink(entry.path)
                         removed += 1
                         self._directories.remove_empty(self._directories.find(path.rpartition("/")[0]))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.errors import StorageError
 from penstock.storage import paths
-from penstock.storage.port import Data
+from penstock.storage.port import TEMPORARY_AGE_S, Data, is_never_over
 
 
 class MemoryStore:
@@ -56,3 +56,6 @@ class MemoryStore:
         with self._lock:
             for path in doomed:
                 self.blobs.pop(path, None)
+
+    def sweep_temporary(self, age_s: float = TEMPORARY_AGE_S, is_over: Callable[[str], bool] = is_never_over) -> int:
+        return 0

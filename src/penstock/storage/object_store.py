@@ -23,7 +23,7 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -33,12 +33,10 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 
 from penstock.errors import OptionError, StorageError
 from penstock.storage import paths
-from penstock.storage.port import Data
+from penstock.storage.port import TEMPORARY_AGE_S, Data, is_never_over
 
 SINGLE_PUT_BYTES_MAX = 8 * 2**20
 """Up to here the parts are joined and sent in one request; above, in blocks of this size."""
-
-TEMPORARY_AGE_S = 3600.0
 
 # The packages whose `pipe_file` hands the condition to the server, all since their version 2024.12. `open(mode="xb")`
 # is not used: for small files, s3fs took it for an ordinary write long after that.
@@ -175,16 +173,17 @@ class ObjectStore:
                 "never more than one driver, say so with single_driver=1."
             )
 
-    def sweep_temporary(self, age_s: float = TEMPORARY_AGE_S) -> int:
-        """Remove what crashed writes have left `age_s` ago or earlier; how many files that were.
+    def sweep_temporary(self, age_s: float = TEMPORARY_AGE_S, is_over: Callable[[str], bool] = is_never_over) -> int:
+        """As the port says. The age is told by the clock of the host that wrote; a slow write must be done within it.
 
-        The trap: the age is told by the clock of the host that wrote, and a slow write must be done within it.
+        Directories stay: not every file system refuses to remove one that is not empty. A bucket has none, but keeps
+        the parts of an upload that was killed; a lifecycle rule of the bucket removes those.
         """
         removed = 0
         with self._explained(self._shown, "sweep"):
             for path in list(self._walk("", "")):
                 born_ms = paths.temporary_born_ms(path.rsplit("/", 1)[-1])
-                if born_ms is not None and time.time() - born_ms / 1000 >= age_s:
+                if born_ms is not None and (is_over(path) or time.time() - born_ms / 1000 >= age_s):
                     self._delete(self._full(path))
                     removed += 1
         return removed

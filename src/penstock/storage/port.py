@@ -1,4 +1,4 @@
-"""The store port: the five things that checkpoints ask of a directory or bucket.
+"""The store port: the six things that checkpoints ask of a directory or bucket.
 
 Every call blocks until its effect is durable, so the mailbox never calls it: the runtime does, on its
 background port. Paths are relative to the root of the store and come from `storage.paths` alone.
@@ -6,11 +6,19 @@ background port. Paths are relative to the root of the store and come from `stor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 Data: TypeAlias = bytes | memoryview
 """Anything contiguous that can be written as it is."""
+
+TEMPORARY_AGE_S = 3600.0
+"""A temporary file that was not written to for this long was left by a crash."""
+
+
+def is_never_over(path: str) -> bool:
+    """For a sweep that goes by age alone."""
+    return False
 
 
 class Store(Protocol):
@@ -40,5 +48,14 @@ class Store(Protocol):
 
         One call for many costs far less than many calls. In which order they go is not promised, and a crash or an
         error leaves some of them: what must be gone before something else goes has a call of its own.
+        """
+        ...
+
+    def sweep_temporary(self, age_s: float = TEMPORARY_AGE_S, is_over: Callable[[str], bool] = is_never_over) -> int:
+        """Remove what killed writers have left, and the directories that are empty then; returns the number of files.
+
+        A temporary file goes if it is older than `age_s`, or at once if `is_over` says of its path that no writer there
+        can still complete. The trap: with too small an age it takes the file of a write that is under way, which then
+        fails.
         """
         ...

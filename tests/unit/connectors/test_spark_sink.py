@@ -108,6 +108,39 @@ def test_without_records_there_is_no_write_and_no_message(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+def test_nor_is_there_one_after_a_checkpoint_that_had_records(tmp_path: Path) -> None:
+    writer = writer_of(Files, path=tmp_path)
+    writer.write(batch(1))
+    assert len(list(writer.prepare()())) == 1
+    written = sorted(tmp_path.iterdir())
+    # `list` itself: nobody has to wait for a thread.
+    assert writer.prepare() is list
+    writer.write(batch())
+    assert writer.prepare() is list
+    writer.close()
+    assert sorted(tmp_path.iterdir()) == written
+
+
+def test_commit_is_not_called_for_a_checkpoint_without_records() -> None:
+    BatchesWriter.written.clear()
+    batches: list[int] = []
+
+    class Noting(Batches):
+        def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
+            class Writer(BatchesWriter):
+                def commit(self, messages: Any, batchId: int) -> None:
+                    batches.append(len(messages))
+
+            return Writer()
+
+    pipeline = Pipeline("p")
+    source = ListSource([{"n": 1}, CHECKPOINT, CHECKPOINT, CHECKPOINT, {"n": 2}])
+    pipeline.source(source, name="read").sink(SparkSink(Noting), name="out")
+    run(pipeline)
+    assert batches == [1, 1]
+    assert pa.Table.from_batches(BatchesWriter.written).to_pydict() == {"n": [1, 2]}
+
+
 def test_an_arrow_writer_gets_batches_in_the_types_of_spark() -> None:
     BatchesWriter.written.clear()
     sink = SparkSink(Batches)

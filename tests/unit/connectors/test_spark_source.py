@@ -322,17 +322,24 @@ def test_what_was_durable_before_the_end_is_still_committed() -> None:
     until(lambda: SimpleStream.committed == [{"n": COUNT}])
 
 
-def test_even_if_the_thread_was_inside_user_code_then() -> None:
+def test_a_thread_that_comes_back_from_user_code_after_its_attempt_commits_nothing_and_the_next_reader_does() -> None:
     Stuck.go_on.clear()
-    at_ten = Position({"at": {"n": 10}}).encoded()
+    at_ten, at_twenty = (Position({"at": {"n": number}}).encoded() for number in (10, 20))
     reader = of(Stuck, "stream").open("stream", at_ten)
     next(batches_of(reader))
     reader.on_durable(at_ten)
     reader.close()
-    assert NumbersStream.committed == []
+    # The next attempt, which has come further.
+    following = of(Numbers, "stream").open("stream", at_ten)
+    next(batches_of(following))
+    following.on_durable(at_ten)
+    until(lambda: NumbersStream.committed == [{"at": {"n": 10}}])
+    following.on_durable(at_twenty)
+    until(lambda: NumbersStream.committed == [{"at": {"n": 10}}, {"at": {"n": 20}}])
     Stuck.go_on.set()
     until(lambda: NumbersStream.stopped == [1])
-    assert NumbersStream.committed == [{"at": {"n": 10}}]
+    assert NumbersStream.committed == [{"at": {"n": 10}}, {"at": {"n": 20}}]
+    following.close()
 
 
 class BadCommit(Numbers):

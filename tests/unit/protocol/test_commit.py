@@ -43,7 +43,7 @@ def test_an_older_generation_cannot_publish_a_newer_ones_checkpoint() -> None:
 
 def test_a_permit_cannot_be_forged_nor_rewritten() -> None:
     with pytest.raises(ProtocolViolation, match="made without its manifest"):
-        CommitPermit(ID, OLD, (FILE,))
+        CommitPermit(ID, OLD, (FILE,), ID)
     permit = decide_commit(MANIFEST, DURABLE, OLD)
     assert permit is not None
     with pytest.raises((ProtocolViolation, ValueError)):
@@ -62,3 +62,13 @@ def test_a_restored_checkpoint_with_its_marker_is_not_committed_again() -> None:
 
 def test_a_restored_checkpoint_with_nothing_to_publish_is_not_committed_again() -> None:
     assert decide_recommit(replace(MANIFEST, reports=()), NEW, is_committed=False) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "batch"),
+    [({}, 7), ({"batch_offset": 10}, 17), ({"batch_offset": 10, "published_as": CheckpointId(3)}, 3)],
+)
+def test_sinks_are_told_the_id_that_a_copy_was_first_published_under(changes: dict[str, int], batch: int) -> None:
+    permit = decide_recommit(replace(MANIFEST, **changes), NEW, is_committed=False)  # type: ignore[arg-type]
+    assert permit is not None
+    assert (permit.checkpoint, permit.batch) == (ID, batch)

@@ -75,6 +75,8 @@ FULL = Manifest(
     1_100,
     is_savepoint=True,
     is_final=True,
+    batch_offset=12,
+    published_as=CheckpointId(5),
 )
 
 
@@ -106,6 +108,13 @@ def test_committables_come_in_the_order_of_the_reports() -> None:
 def test_what_was_encoded_comes_back_equal() -> None:
     assert decode_manifest(encode_manifest(FULL)) == FULL
     assert decode_manifest_or_void(encode_manifest(FULL)) == FULL
+
+
+def test_a_manifest_that_does_not_know_of_batch_ids_is_published_under_its_own_id() -> None:
+    body = b'{"checkpoint":8,"generation":4,"shape":{"name":"orders","max_parallelism":128}}'
+    manifest = decode_manifest(sealed(body))
+    assert manifest == Manifest(CheckpointId(8), Generation(4), PipelineShape("orders", 128))
+    assert manifest.batch == CheckpointId(8)
 
 
 def test_void_markers_and_reservations_come_back_equal() -> None:
@@ -216,6 +225,8 @@ def test_a_body_of_another_schema_is_corrupt() -> None:
     [
         (replace(FULL, checkpoint=CheckpointId(0)), "must be positive"),
         (replace(FULL, generation=Generation(0)), "must be positive"),
+        (replace(FULL, batch_offset=-1), "must not be negative"),
+        (replace(FULL, published_as=CheckpointId(-1)), "must not be negative"),
         (replace(FULL, reports=FULL.reports[:1] * 2), "a subtask reported twice"),
         (with_segment(Segment(1, 1)), "either a path or its bytes"),
         (with_segment(Segment(1, 1, "a", inline=b"a")), "either a path or its bytes"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -28,6 +29,7 @@ from penstock.runtime.frames import (
     WatermarkFrame,
 )
 from penstock.runtime.settings import MIB
+from penstock.runtime.source_stage import LISTINGS_FAILED_MAX
 from penstock.runtime.worker import _SLICES_PER_SOURCE, Worker, _Turns
 from tests.unit.runtime.fake_ports import (
     GENERATION,
@@ -53,6 +55,18 @@ from tests.unit.runtime.fake_ports import (
 
 OLDER, NEWER = Generation(GENERATION - 1), Generation(GENERATION + 1)
 ROW = rows(1).nbytes
+
+
+class Hiccuping(Numbers):
+    """Splits may appear, and its listing may fail."""
+
+    splits_may_appear = True
+    fails = False
+
+    def splits(self) -> Sequence[str]:
+        if self.fails:
+            raise OSError("503 slow down")
+        return super().splits()
 
 
 class TestStarting:
@@ -330,13 +344,37 @@ class TestSources:
         mine = {int(split.split()[1]) for split, _ in source.opened}
         assert mine and set(values([frame.batch for frame in bench.transport.of(BatchFrame)])) == mine
 
-    def test_a_source_that_cannot_list_its_splits_any_more_fails_the_worker(self) -> None:
-        class Appearing(Numbers):
-            splits_may_appear = True
+    def test_a_listing_of_splits_that_fails_for_a_while_is_a_warning_and_is_tried_again(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        source = Hiccuping({})
+        bench = Bench(read(source), source_discovery_ms=100, source_retry_ms=1).started()
+        for _ in range(2):
+            # In a row, and then again: one that succeeds makes up for those before it.
+            source.fails = True
+            for _ in range(LISTINGS_FAILED_MAX):
+                bench.pass_time(100)
+                bench.background.run()
+            source.fails = False
+            bench.pass_time(100)
+            bench.background.run()
+        assert bench.transport.of(FailedFrame) == []
+        warnings = [each.getMessage() for each in caplog.records]
+        assert len(warnings) == 2 * LISTINGS_FAILED_MAX
+        assert f"cannot list its splits and tries again (1 of {LISTINGS_FAILED_MAX}): OSError" in warnings[0]
+        source.contents = {f"split {number}": [number] for number in range(8)}
+        bench.pass_time(100)
+        bench.background.run()
+        assert source.opened
 
-        source = Appearing({})
+    def test_a_source_that_cannot_list_its_splits_any_more_fails_the_worker(self) -> None:
+        source = Hiccuping({})
         bench = Bench(read(source), source_discovery_ms=100).started()
-        source.contents = None  # type: ignore[assignment]
+        source.fails = True
+        for _ in range(LISTINGS_FAILED_MAX):
+            bench.pass_time(100)
+            bench.background.run()
+        assert not bench.worker.has_stopped
         bench.pass_time(100)
         bench.background.run()
         assert len(bench.transport.of(FailedFrame)) == 1
