@@ -17,6 +17,7 @@ their ids would otherwise publish it twice (I4). Later batch ids continue behind
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -30,7 +31,7 @@ from penstock.protocol.manifest_codec import (
     encode_manifest,
     encode_reservation,
 )
-from penstock.runtime.directory import Directory
+from penstock.runtime.directory import Directory, create_or_read
 from penstock.storage import open_store, paths
 from penstock.storage.blob import verify_segment
 from penstock.storage.port import Store
@@ -124,9 +125,9 @@ def import_checkpoint(
             f"checkpoint {checkpoint} of {source!r} cannot be restored: {error} {_way_out(checkpoint)}"
         ) from error
     offset = max(manifest.batch_offset, *_batch_offsets(store), 0)
-    takeover = decide_takeover(Directory(store).listing())
-    first = takeover.first
-    is_ours = store.create(paths.reserved(first), encode_reservation(takeover.reservation))
+    takeover = decide_takeover(Directory(store).listing(), secrets.token_hex(16))
+    first, wanted = takeover.first, encode_reservation(takeover.reservation)
+    is_ours = create_or_read(store, paths.reserved(first), wanted) == wanted
     if not is_ours or confirm(takeover, Directory(store).listing()) is None:
         raise _raced()
     prefix = f"{paths.blob_prefix(first)}g{takeover.generation}-imported"

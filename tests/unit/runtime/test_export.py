@@ -82,7 +82,7 @@ def test_it_is_refused_if_another_driver_takes_over_while_it_is_copied() -> None
     class Overtaken(MemoryStore):
         def create(self, path: str, data: Data) -> bool:
             if path == paths.manifest(TWO) and b"imported" in bytes(data):
-                take_over(self, SHAPE, has_committing_sinks=False)
+                take_over(self, SHAPE, token="another", has_committing_sinks=False)
             return super().create(path, data)
 
     store = Overtaken()
@@ -239,7 +239,7 @@ class TestExport:
     def test_a_copy_into_the_checkpoint_directory_of_another_pipeline_is_refused(self) -> None:
         store, other = MemoryStore(), MemoryStore()
         add_checkpoint(store, 2)
-        take_over(other, SHAPE, has_committing_sinks=False)
+        take_over(other, SHAPE, token="another", has_committing_sinks=False)
         before = dict(other.blobs)
         with pytest.raises(StorageError, match="that is the checkpoint directory of a pipeline"):
             export_checkpoint(store, TWO, other)
