@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from penstock.api.operator import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import PenstockError, RestoreError
 from penstock.ids import ChannelId, OperatorName, SubtaskId
 from penstock.plan.physical import PhysicalPlan
@@ -33,6 +34,7 @@ class Restored:
     channels: dict[ChannelId, list[ChannelSegment]] = field(default_factory=dict)
     """Not read yet: see `backlog`."""
     watermark: int | None = None
+    """The event time that was reached; None if none was."""
 
 
 def restore(store: Store, manifest: Manifest | None, plan: PhysicalPlan, subtask: SubtaskId) -> Restored:
@@ -51,9 +53,14 @@ def restore(store: Store, manifest: Manifest | None, plan: PhysicalPlan, subtask
     return restored
 
 
+def _reached(watermark: int | None) -> int | None:
+    """The watermark, if it is a time. An old manifest may hold the end of input as if it were one."""
+    return watermark if watermark is not None and MIN_WATERMARK < watermark < MAX_WATERMARK else None
+
+
 def _restore(store: Store, manifest: Manifest, plan: PhysicalPlan, subtask: SubtaskId, restored: Restored) -> None:
     chain = plan.chains[subtask.chain]
-    restored.watermark = watermark_of(manifest, chain.name, subtask.index, chain.parallelism)
+    restored.watermark = _reached(watermark_of(manifest, chain.name, subtask.index, chain.parallelism))
     for node in chain.nodes:
         if node.source is not None:
             restored.splits = splits_of(manifest, node.name)

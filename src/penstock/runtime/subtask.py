@@ -83,7 +83,10 @@ class Subtask:
         self.backlogs = BacklogReader(subtask, plan.max_parallelism, services)
         self._watermark = MIN_WATERMARK
         self._passed_on = MIN_WATERMARK
-        """What downstream has been told. A checkpoint holds this one: what is held back is held back again."""
+        """The last time that downstream has been told, without the end of input, which is no time that was reached.
+
+        A checkpoint holds this one: a watermark that is held back is held back again after a restore.
+        """
         self._open_channels = len(self.inputs)
         self._source_rests = False
         self._rest_ms = 1
@@ -108,7 +111,7 @@ class Subtask:
             self.chain.source.discover(restored.split_names)
             self._discover_later()
         self.backlogs.begin(self.inputs.values(), restored.channels, self._released)
-        if restored.watermark is not None and restored.watermark > MIN_WATERMARK:
+        if restored.watermark is not None:
             self._watermark = restored.watermark
             self._pass_on_watermark(restored.watermark)
         self.is_restored = True
@@ -343,8 +346,10 @@ class Subtask:
             self._pass_on_watermark(watermark)
 
     def _pass_on_watermark(self, watermark: int) -> None:
-        self._passed_on = watermark
+        # Downstream hears of the end by the end of its channels. A checkpoint must not hold it: the pipeline may be
+        # started again with more input, and no watermark is later than the end.
         if watermark < MAX_WATERMARK:
+            self._passed_on = watermark
             for output in self.outputs.values():
                 output.send_watermark(watermark)
 
