@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from penstock.runtime.sink_stage import SinkStage
 from penstock.runtime.source_stage import SourceStage
 
 T = TypeVar("T")
+_DONE = object()
 
 
 class OperatorChain:
@@ -129,9 +130,17 @@ class OperatorChain:
     def is_idle(self) -> bool:
         return all(operator.is_idle for operator in self._operators)
 
-    def on_restored(self) -> None:
+    def on_restored(self) -> Iterator[None]:
+        """Tell the operators that their state is back, in steps."""
         for operator, context, emit in zip(self._operators, self.contexts, self._emits, strict=False):
-            self._guarded(context, "on_restored", operator.on_restored, emit)
+            yield from self._stepwise(context, "on_restored", operator.on_restored, emit)
+
+    def _stepwise(
+        self, context: Context, what: str, call: Callable[[Emit], Iterator[None] | None], emit: Emit
+    ) -> Iterator[None]:
+        steps = self._guarded(context, what, call, emit)
+        while steps is not None and self._guarded(context, what, next, steps, _DONE) is not _DONE:
+            yield
 
     def on_watermark(self, watermark: int) -> bool:
         """True if an operator holds the watermark back."""
@@ -149,9 +158,10 @@ class OperatorChain:
         if not self._tell(position + 1, watermark):
             self._pass_on_watermark(watermark)
 
-    def on_end(self) -> None:
+    def on_end(self) -> Iterator[None]:
+        """Let the operators emit what remains, in steps: each one only when those in front of it are done."""
         for operator, context, emit in zip(self._operators, self.contexts, self._emits, strict=False):
-            self._guarded(context, "on_end", operator.on_end, emit)
+            yield from self._stepwise(context, "on_end", operator.on_end, emit)
 
     @property
     def has_state(self) -> bool:
@@ -179,6 +189,7 @@ class OperatorChain:
             self.source.on_durable(checkpoint)
 
     def restore(self, operator: str, name: str, kind: StateKind, batches: list[pa.RecordBatch]) -> None:
+        """Put a piece of state in place. Runs in the background: nobody else touches the state before all is back."""
         for context in self.contexts:
             if context.operator == operator:
                 context.restore(name, kind, batches)

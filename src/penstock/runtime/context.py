@@ -91,6 +91,9 @@ class Context:
     def release_watermark(self, watermark: int) -> None:
         self._release_watermark(watermark)
 
+    def begin_slice(self) -> Callable[[], bool]:
+        return self._services.pace.begin_slice()
+
     def count_late(self, rows: int) -> None:
         self.rows_late += rows
 

@@ -182,14 +182,12 @@ class Worker:
             if isinstance(outcome, Exception):
                 self._fail(subtask, outcome)
             else:
-                self._guard(subtask, lambda: self._restored(subtask, outcome))
+                self._guard(subtask, lambda: subtask.begin(outcome, self._on_begun))
 
-        self._services.background.submit(lambda: restore(store, manifest, plan, subtask.subtask), done)
+        put = subtask.chain.restore
+        self._services.background.submit(lambda: restore(store, manifest, plan, subtask.subtask, put), done)
 
-    def _restored(self, subtask: Subtask, restored: Restored) -> None:
-        if self.has_stopped:
-            return
-        subtask.restored(restored)
+    def _on_begun(self) -> None:
         self._restoring -= 1
         if self._restoring == 0:
             self._ready()

@@ -924,7 +924,7 @@ class TestRestoring:
             graph = join(Seen(), Partitioning.HASH)
             nodes = tuple(replace(node, parallelism=3) if node.name == MAP else node for node in graph.nodes)
             wider = plan(Graph(graph.name, nodes, graph.links), 1, workers=2)
-            taken.append(recovered(restore(first.store, manifest, wider, SubtaskId(MAP, index))))
+            taken.append(recovered(restore(first.store, manifest, wider, SubtaskId(MAP, index), lambda *piece: None)))
         owned = {number for part in taken for number in part}
         assert sum(map(len, taken)) == len(owned)
         assert taken[0] == [], "the lower third of the key groups never belonged to this receiver"
