@@ -45,6 +45,7 @@ class OperatorChain:
         self.contexts: list[Context] = []
         self._operators: list[Operator] = []
         self._pass_on_watermark = release_watermark
+        self._activity = services.activity
         for node in self.chain.nodes:
             if node.source is not None:
                 self.source = SourceStage(node.name, node.source, subtask.index, self.chain.parallelism)
@@ -85,14 +86,18 @@ class OperatorChain:
         return emits
 
     def _into(self, operator: Operator, context: Context, emit: Emit) -> Emit:
+        activity, working = self._activity, (context.operator, context.subtask)
+
         def call(batch: pa.RecordBatch) -> None:
             if batch.num_rows:
+                before, activity.working = activity.working, working
                 try:
                     operator.process(batch, 0, emit)
                 except PenstockError:
                     raise
                 except Exception as error:
                     raise self._failed(context, "process", error) from error
+                activity.working = before
 
         return call
 
@@ -103,18 +108,23 @@ class OperatorChain:
         return UserCodeError(f"{where}: {what} raised {type(error).__name__}: {error} ({at})")
 
     def _guarded(self, context: Context, what: str, call: Callable[..., T], *arguments: object) -> T:
+        activity = self._activity
+        before, activity.working = activity.working, (context.operator, context.subtask)
         try:
-            return call(*arguments)
+            result = call(*arguments)
         except PenstockError:
             raise
         except Exception as error:
             raise self._failed(context, what, error) from error
+        activity.working = before
+        return result
 
     def process(self, batch: pa.RecordBatch, source: int) -> None:
         """Work on records that came in on input number `source`."""
         if not self._operators:
             self._emits[0](batch)
             return
+        self._activity.working = self.contexts[0].operator, self.subtask.index
         try:
             self._operators[0].process(batch, source, self._emits[0])
         except PenstockError:

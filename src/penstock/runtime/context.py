@@ -83,7 +83,14 @@ class Context:
         return self._services.clock.wall_ms()
 
     def call_at(self, at_ms: int, call: Callable[[], None]) -> None:
-        self._services.timers.after(max(0, at_ms - self.now_ms()), call)
+        activity, working = self._services.activity, (self.operator, self.subtask)
+
+        def guarded() -> None:
+            activity.working = working
+            call()
+            activity.working = None
+
+        self._services.timers.after(max(0, at_ms - self.now_ms()), guarded)
 
     def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         self._services.background.submit(work, done)

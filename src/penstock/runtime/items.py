@@ -63,11 +63,12 @@ def captured_bytes(items: list[Captured]) -> int:
 
 
 def append(waiting: MutableSequence[T], item: T) -> None:
-    """Queue an item. A watermark right behind another one takes its place: the older one says nothing any more.
+    """Queue an item. A watermark right behind an earlier one takes its place: that one says nothing any more.
 
     The older item itself is left as it is: a checkpoint may have captured it (I1).
     """
-    if isinstance(item, WatermarkItem) and waiting and isinstance(waiting[-1], WatermarkItem):
+    last = waiting[-1] if waiting else None
+    if isinstance(item, WatermarkItem) and isinstance(last, WatermarkItem) and last.watermark <= item.watermark:
         waiting[-1] = item
     else:
         waiting.append(item)

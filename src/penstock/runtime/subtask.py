@@ -258,6 +258,7 @@ class Subtask:
         return True
 
     def _read_splits(self, source: SourceStage, rows_max: int) -> pa.RecordBatch | None:
+        self._services.activity.working = source.operator, source.index
         try:
             batch = source.read(rows_max)
             if batch is not None and batch.num_rows:

@@ -66,6 +66,10 @@ def host_id() -> str:
     return f"{socket.gethostname()}/{boot}/{namespace}"
 
 
+_PULSE = 0x8000_0000
+"""Set or cleared in the number of a sender whose other connection this is: each one counts its own messages."""
+
+
 def _sender(own: WorkerId) -> int:
     return own if own != COORDINATOR else 0xFFFFFFFF
 
@@ -165,10 +169,14 @@ class ZmqTransport:
 
     def connect(self, to: WorkerId, endpoint: Endpoint) -> None:
         """Open the way to another process."""
-        self._outlets[to] = self.outlet(endpoint, _sender(self._own))
+        self._outlets[to] = self._outlet(endpoint, _sender(self._own))
 
-    def outlet(self, endpoint: Endpoint, sender: int) -> Outlet:
-        """A connection to another process; through its socket file if that is on this host. For the calling thread."""
+    def pulse(self, endpoint: Endpoint) -> Outlet:
+        """A second connection to another process, for the thread that calls this. It must be closed before `close`."""
+        return self._outlet(endpoint, _sender(self._own) ^ _PULSE)
+
+    def _outlet(self, endpoint: Endpoint, sender: int) -> Outlet:
+        """A connection to another process; through its socket file if that is on this host."""
         outbox = self._socket(zmq.PUSH)
         if endpoint.host == host_id():
             outbox.plain_username = _USER.encode()

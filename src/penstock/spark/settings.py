@@ -54,6 +54,8 @@ class Settings:
     restart_delay_max: float | timedelta = 30.0
     worker_silence: float | timedelta = 10.0
     """A worker that was not heard of for so long counts as dead."""
+    call_timeout: float | timedelta = 600.0
+    """Longest time a worker may spend in one call, such as one call of a user function; a longer one restarts."""
     start_timeout: float | timedelta = 120.0
     """So long the workers may take to come up."""
     allow_output_twice: bool = False
@@ -102,6 +104,7 @@ class Settings:
             RestoreOptions(fall_back, self.allow_dropped_state),
             _ms("worker_silence", self.worker_silence),
             _ms("start_timeout", self.start_timeout),
+            _ms("call_timeout", self.call_timeout),
         )
 
     def worker(self) -> WorkerSettings:
