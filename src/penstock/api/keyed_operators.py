@@ -149,18 +149,16 @@ class StatefulOperator(NamedOperator):
             self._has_timers = True
             self.timers = KeyedTimers(self.context, self._on_due, self._flush)
 
-    def on_restored(self, emit: Emit) -> None:
+    def on_restored(self, emit: Emit) -> Iterator[None] | None:
         self._emit = emit
-        if self._has_timers:
-            self.timers.restored()
+        return self.timers.restored() if self._has_timers else None
 
     def on_watermark(self, watermark: int, emit: Emit) -> bool | None:
         self.access.watermark = None if watermark == MIN_WATERMARK else watermark
         return None
 
-    def on_end(self, emit: Emit) -> None:
-        if self._has_timers:
-            self.timers.end(self.fire_at_end)
+    def on_end(self, emit: Emit) -> Iterator[None] | None:
+        return self.timers.end(self.fire_at_end) if self._has_timers else None
 
     def _on_due(self, key_group: int, key: tuple[Any, ...], at_ms: int) -> None:
         self.access.key_group, self.access.key = key_group, key

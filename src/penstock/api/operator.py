@@ -8,7 +8,7 @@ the context holds is in every checkpoint and comes back after a failure.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -87,6 +87,10 @@ class OperatorContext(Protocol):
         """Pass on a watermark that `on_watermark` has held back, or one of your own if it holds all back."""
         ...
 
+    def begin_slice(self) -> Callable[[], bool]:
+        """Begin a portion of work that may be large. The function says whether the mailbox should get control now."""
+        ...
+
     def count_late(self, rows: int) -> None:
         """So many records came too late and were left out: shown to the user, since nothing else tells of them."""
         ...
@@ -114,8 +118,13 @@ class Operator(ABC):
     def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         """Work on records of input number `source`."""
 
-    def on_restored(self, emit: Emit) -> None:
-        """The state is back, or empty at the first start. Called once, before any record."""
+    def on_restored(self, emit: Emit) -> Iterator[None] | None:
+        """The state is back, or empty at the first start. Called once, before any record.
+
+        Where the work grows with the state, return an iterator, as a generator does: the mailbox gets control between
+        its steps. See `OperatorContext.begin_slice`. No record comes and no checkpoint is taken before it has ended.
+        """
+        return None
 
     def on_watermark(self, watermark: int, emit: Emit) -> bool | None:
         """Event time has reached `watermark`: no older record is expected. Emit what is complete.
@@ -125,11 +134,15 @@ class Operator(ABC):
         """
         return None
 
-    def on_end(self, emit: Emit) -> None:
+    def on_end(self, emit: Emit) -> Iterator[None] | None:
         """All input has ended. Emit what remains and remove it from the state.
+
+        Where the work grows with the state, return an iterator, as `on_restored`. A checkpoint may be taken between two
+        of its steps: then the state holds what was not emitted yet, and nothing else (I1).
 
         The trap: after a restore it is called again, so what was emitted must be gone from the state.
         """
+        return None
 
     def close(self) -> None:
         """Called once, also after a failure."""

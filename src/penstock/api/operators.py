@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,13 @@ from penstock.api.grouping import group, hashable, key_columns
 from penstock.api.operator import Emit, Operator, OperatorContext
 from penstock.api.schemas import SchemaGuard, column_of
 from penstock.errors import DataError, PenstockError, UserCodeError
+
+_CONVERTED_ROWS = 1 << 12
+"""Rows that become Python objects in one call."""
+_OUTDATED_ROWS = 1024
+"""Outdated rows of `reduce` that are kept in any case: to throw out a few would not be worth a call."""
+_MERGED_ROWS = 1 << 16
+"""Batches of `reduce` that are larger than this are left as they are: to copy them would take longer than a slice."""
 
 
 class NamedOperator(Operator):
@@ -215,8 +222,10 @@ class AggregateOperator(NamedOperator):
 class ReduceOperator(NamedOperator):
     """Keeps one row for each key, which a function makes from the row so far and the next one.
 
-    The rows lie in the state as batches, newest last: a batch of changed rows is added after each call, and what
-    is outdated is thrown out when it has become half of it. The dictionary is only an index to that.
+    The rows lie in the state as batches, newest last, like a log: a batch of changed rows is added after each call.
+    When more than half of the log is outdated, each call cleans a little of its beginning, in proportion to what it
+    adds: rows that are still current move to the end. So no call takes longer because the state is large. The
+    dictionary is only an index to the log, with the number of each row in it.
     """
 
     def __init__(self, function: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]) -> None:
@@ -224,16 +233,25 @@ class ReduceOperator(NamedOperator):
 
     def opened(self) -> None:
         self._state: Any = self.context.keyed.rows("reduced", self.context.key)
-        self._rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self._stored = 0
+        self._rows: dict[tuple[Any, ...], tuple[int, dict[str, Any]]] = {}
+        self._first = self._next = 0
+        """The numbers of the first row in the log, and of the next one that is added."""
         self._form = RowsForm(self.output_guard())
 
-    def on_restored(self, emit: Emit) -> None:
+    def on_restored(self, emit: Emit) -> Iterator[None]:
+        is_over = self.context.begin_slice()
         for batch in self._state.get():
             self._form.guard.check(batch)
-            self._stored += batch.num_rows
-            for row in batch.to_pylist():
-                self._rows[self._key_of(row)] = row
+            for start in range(0, batch.num_rows, _CONVERTED_ROWS):
+                for row in batch.slice(start, _CONVERTED_ROWS).to_pylist():
+                    self._add(row)
+                if is_over():
+                    yield
+                    is_over = self.context.begin_slice()
+
+    def _add(self, row: dict[str, Any]) -> None:
+        self._rows[self._key_of(row)] = self._next, row
+        self._next += 1
 
     def _key_of(self, row: dict[str, Any]) -> tuple[Any, ...]:
         return tuple(hashable(row[name]) for name in self.context.key)
@@ -242,14 +260,14 @@ class ReduceOperator(NamedOperator):
         groups = group(batch, self.context.key, self.context.operator)
         rows = groups.batch.to_pylist()
         self._form.guard.check(batch.slice(0, 0))
-        touched: dict[tuple[Any, ...], None] = {}
+        touched: dict[tuple[Any, ...], dict[str, Any]] = {}
         for start, end in zip(groups.starts, groups.ends, strict=True):
             key = self._key_of(rows[start])
-            self._rows[key] = self._reduced(self._rows.get(key), rows[start:end])
-            touched[key] = None
-        changed = self._form.batch([self._rows[key] for key in touched])
+            _, before = self._rows.get(key, (0, None))
+            touched[key] = self._reduced(touched.get(key, before), rows[start:end])
+        changed = self._form.batch(list(touched.values()))
         assert changed is not None
-        self._store(changed)
+        self._store(changed, touched)
         emit(changed)
 
     def _reduced(self, row: dict[str, Any] | None, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -264,20 +282,37 @@ class ReduceOperator(NamedOperator):
         # A function that changes the key would change another key's state.
         return {**row, **key}
 
-    def _store(self, changed: pa.RecordBatch) -> None:
-        self._stored += changed.num_rows
-        if self._stored > 2 * len(self._rows) + 1024:
-            whole = self._form.batch(list(self._rows.values()))
-            self._state.put([whole])
-            self._stored = len(self._rows)
-        else:
-            self._state.put(merged((*self._state.get(), changed)))
+    def _store(self, changed: pa.RecordBatch, rows: Mapping[tuple[Any, ...], dict[str, Any]]) -> None:
+        for key, row in rows.items():
+            self._rows[key] = self._next, row
+            self._next += 1
+        log = merged(list(self._state.get()), changed)
+        if self._next - self._first > 2 * len(self._rows) + _OUTDATED_ROWS:
+            log = self._cleaned(log, 2 * changed.num_rows)
+        self._state.put(log)
+
+    def _cleaned(self, log: list[pa.RecordBatch], rows_max: int) -> list[pa.RecordBatch]:
+        """The log without its first rows, about `rows_max` of them; those that are current are at its end."""
+        first = log[0].slice(0, rows_max)
+        log[0] = log[0].slice(first.num_rows)
+        current = []
+        for number, row in enumerate(first.select(list(self.context.key)).to_pylist(), self._first):
+            key = self._key_of(row)
+            newest, whole = self._rows[key]
+            if newest == number:
+                self._rows[key] = self._next, whole
+                self._next += 1
+                current.append(whole)
+        self._first += first.num_rows
+        moved = self._form.batch(current)
+        rest = log if log[0].num_rows else log[1:]
+        return rest if moved is None else merged(rest, moved)
 
 
-def merged(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The same rows, with neighbours at the end merged while they are of like size: few batches, few copies."""
-    kept = list(batches)
-    while len(kept) > 1 and kept[-2].num_rows <= 2 * kept[-1].num_rows:
-        last = kept.pop()
-        kept[-1] = pa.concat_batches([kept[-1], last])
-    return kept
+def merged(log: list[pa.RecordBatch], added: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """The log with a batch added; neighbours at its end are merged while they are of like size, and not yet large."""
+    log = [*log, added]
+    while len(log) > 1 and log[-2].num_rows <= 2 * log[-1].num_rows and log[-2].num_rows < _MERGED_ROWS:
+        last = log.pop()
+        log[-1] = pa.concat_batches([log[-1], last])
+    return log

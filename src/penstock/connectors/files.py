@@ -31,6 +31,8 @@ Pieces: TypeAlias = Generator[tuple[Any, pa.RecordBatch], None, None]
 Format: TypeAlias = Literal["parquet", "jsonl", "csv"]
 
 BLOCK_BYTES = 1 << 20
+LINE_BYTES_MAX = 1 << 30
+"""The longest line of a text file. A line is one record, which is in memory as a whole several times over."""
 _OPEN_MAX = 8
 """So many files of a source are read at a time in one process."""
 
@@ -249,20 +251,23 @@ class _TextReader(_FileReader):
     @abstractmethod
     def parse(self, block: bytes, schema: pa.Schema | None) -> pa.RecordBatch: ...
 
-    @staticmethod
-    def _block(file: Any, place: int) -> bytes:
-        """About a megabyte of whole lines; the same bytes whenever it is asked for."""
+    def _block(self, file: Any, place: int) -> bytes:
+        """About a megabyte of whole lines, or one longer line; the same bytes whenever it is asked for."""
         file.seek(place)
-        block: bytes = file.read(BLOCK_BYTES)
-        while len(block) == BLOCK_BYTES or (block and not block.endswith(b"\n")):
-            end = block.rfind(b"\n") + 1
+        parts: list[bytes] = []
+        length = 0
+        while part := file.read(BLOCK_BYTES):
+            end = part.rfind(b"\n") + 1
+            parts.append(part[:end] if end else part)
+            length += len(parts[-1])
             if end:
-                return block[:end]
-            more: bytes = file.read(BLOCK_BYTES)
-            if not more:
                 break
-            block += more
-        return block
+            if length > LINE_BYTES_MAX:
+                raise ValueError(
+                    f"the line that begins at byte {place} is longer than {LINE_BYTES_MAX} bytes: break it into "
+                    f"several records, or keep such large values in files of their own and their names in the records"
+                )
+        return b"".join(parts)
 
 
 class _JsonReader(_TextReader):

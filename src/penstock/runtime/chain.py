@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from penstock.runtime.sink_stage import SinkStage
 from penstock.runtime.source_stage import SourceStage
 
 T = TypeVar("T")
+_DONE = object()
 
 
 class OperatorChain:
@@ -44,6 +45,7 @@ class OperatorChain:
         self.contexts: list[Context] = []
         self._operators: list[Operator] = []
         self._pass_on_watermark = release_watermark
+        self._activity = services.activity
         for node in self.chain.nodes:
             if node.source is not None:
                 self.source = SourceStage(node.name, node.source, subtask.index, self.chain.parallelism)
@@ -84,14 +86,18 @@ class OperatorChain:
         return emits
 
     def _into(self, operator: Operator, context: Context, emit: Emit) -> Emit:
+        activity, working = self._activity, (context.operator, context.subtask)
+
         def call(batch: pa.RecordBatch) -> None:
             if batch.num_rows:
+                before, activity.working = activity.working, working
                 try:
                     operator.process(batch, 0, emit)
                 except PenstockError:
                     raise
                 except Exception as error:
                     raise self._failed(context, "process", error) from error
+                activity.working = before
 
         return call
 
@@ -102,18 +108,23 @@ class OperatorChain:
         return UserCodeError(f"{where}: {what} raised {type(error).__name__}: {error} ({at})")
 
     def _guarded(self, context: Context, what: str, call: Callable[..., T], *arguments: object) -> T:
+        activity = self._activity
+        before, activity.working = activity.working, (context.operator, context.subtask)
         try:
-            return call(*arguments)
+            result = call(*arguments)
         except PenstockError:
             raise
         except Exception as error:
             raise self._failed(context, what, error) from error
+        activity.working = before
+        return result
 
     def process(self, batch: pa.RecordBatch, source: int) -> None:
         """Work on records that came in on input number `source`."""
         if not self._operators:
             self._emits[0](batch)
             return
+        self._activity.working = self.contexts[0].operator, self.subtask.index
         try:
             self._operators[0].process(batch, source, self._emits[0])
         except PenstockError:
@@ -129,9 +140,17 @@ class OperatorChain:
     def is_idle(self) -> bool:
         return all(operator.is_idle for operator in self._operators)
 
-    def on_restored(self) -> None:
+    def on_restored(self) -> Iterator[None]:
+        """Tell the operators that their state is back, in steps."""
         for operator, context, emit in zip(self._operators, self.contexts, self._emits, strict=False):
-            self._guarded(context, "on_restored", operator.on_restored, emit)
+            yield from self._stepwise(context, "on_restored", operator.on_restored, emit)
+
+    def _stepwise(
+        self, context: Context, what: str, call: Callable[[Emit], Iterator[None] | None], emit: Emit
+    ) -> Iterator[None]:
+        steps = self._guarded(context, what, call, emit)
+        while steps is not None and self._guarded(context, what, next, steps, _DONE) is not _DONE:
+            yield
 
     def on_watermark(self, watermark: int) -> bool:
         """True if an operator holds the watermark back."""
@@ -149,9 +168,10 @@ class OperatorChain:
         if not self._tell(position + 1, watermark):
             self._pass_on_watermark(watermark)
 
-    def on_end(self) -> None:
+    def on_end(self) -> Iterator[None]:
+        """Let the operators emit what remains, in steps: each one only when those in front of it are done."""
         for operator, context, emit in zip(self._operators, self.contexts, self._emits, strict=False):
-            self._guarded(context, "on_end", operator.on_end, emit)
+            yield from self._stepwise(context, "on_end", operator.on_end, emit)
 
     @property
     def has_state(self) -> bool:
@@ -184,6 +204,7 @@ class OperatorChain:
             context.check_fits(manifest)
 
     def restore(self, operator: str, name: str, kind: StateKind, batches: list[pa.RecordBatch]) -> None:
+        """Put a piece of state in place. Runs in the background: nobody else touches the state before all is back."""
         for context in self.contexts:
             if context.operator == operator:
                 context.restore(name, kind, batches)

@@ -85,13 +85,23 @@ class Context:
         return self._services.clock.wall_ms()
 
     def call_at(self, at_ms: int, call: Callable[[], None]) -> None:
-        self._services.timers.after(max(0, at_ms - self.now_ms()), call)
+        activity, working = self._services.activity, (self.operator, self.subtask)
+
+        def guarded() -> None:
+            activity.working = working
+            call()
+            activity.working = None
+
+        self._services.timers.after(max(0, at_ms - self.now_ms()), guarded)
 
     def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         self._services.background.submit(work, done)
 
     def release_watermark(self, watermark: int) -> None:
         self._release_watermark(watermark)
+
+    def begin_slice(self) -> Callable[[], bool]:
+        return self._services.pace.begin_slice()
 
     def count_late(self, rows: int) -> None:
         self.rows_late += rows

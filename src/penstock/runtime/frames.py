@@ -180,6 +180,20 @@ class HeartbeatFrame:
     rows_late: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class BusyFrame:
+    """Sign of life of a worker whose mailbox is in one call for long, and cannot give one itself."""
+
+    generation: Generation
+    worker: WorkerId
+    busy_ms: int
+    """For how long it has been in that call."""
+    doing: str = ""
+    """The operator whose call that is."""
+    line: str = ""
+    """Where in the code it is: `file:line in function`."""
+
+
 Frame: TypeAlias = (
     BatchFrame
     | WatermarkFrame
@@ -197,4 +211,5 @@ Frame: TypeAlias = (
     | HeartbeatFrame
     | HelloFrame
     | WelcomeFrame
+    | BusyFrame
 )

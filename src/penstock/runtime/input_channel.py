@@ -1,6 +1,7 @@
 """The receiving end of a channel: a queue, and what of it belongs to a checkpoint.
 
-The queue is bounded by the credit that was granted. What was recovered is read before it, from the backlog.
+The queue is bounded by the credit that was granted; of watermarks, which need none, only the last one of several in a
+row is kept. What was recovered is read before it, from the backlog.
 Everything here is a list of references to immutable batches: capturing copies nothing.
 """
 
@@ -13,7 +14,7 @@ from penstock.ids import CheckpointId
 from penstock.plan.physical import Channel
 from penstock.protocol.credit import ReceiverCredit
 from penstock.runtime.backlog import Backlog
-from penstock.runtime.items import BarrierItem, BatchItem, Captured, EndItem, Item, WatermarkItem
+from penstock.runtime.items import BarrierItem, BatchItem, Captured, EndItem, Item, WatermarkItem, append
 
 
 class InputChannel:
@@ -66,13 +67,13 @@ class InputChannel:
 
     def receive(self, item: Item) -> None:
         """Queue what has arrived; on a late channel it is channel state as well."""
-        self.queue.append(item)
+        append(self.queue, item)
         if isinstance(item, BatchItem):
             self.queued_batches += 1
             self.queued_bytes += item.size
             item.ahead = self.queued_bytes
         if self.capturing is not None and isinstance(item, BatchItem | WatermarkItem):
-            self.capturing.append(item)
+            append(self.capturing, item)
 
     def pop(self) -> Item:
         item = self.queue.popleft()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import MutableSequence
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from penstock.protocol.barrier import Barrier
+
+T = TypeVar("T")
 
 
 class BatchItem:
@@ -57,3 +60,15 @@ Captured: TypeAlias = BatchItem | WatermarkItem
 
 def captured_bytes(items: list[Captured]) -> int:
     return sum(item.size for item in items if isinstance(item, BatchItem))
+
+
+def append(waiting: MutableSequence[T], item: T) -> None:
+    """Queue an item. A watermark right behind an earlier one takes its place: that one says nothing any more.
+
+    The older item itself is left as it is: a checkpoint may have captured it (I1).
+    """
+    last = waiting[-1] if waiting else None
+    if isinstance(item, WatermarkItem) and isinstance(last, WatermarkItem) and last.watermark <= item.watermark:
+        waiting[-1] = item
+    else:
+        waiting.append(item)

@@ -12,7 +12,7 @@ from penstock.plan.physical import Channel
 from penstock.protocol.barrier import Barrier
 from penstock.protocol.credit import SenderCredit
 from penstock.runtime.frames import BarrierFrame, BatchFrame, EndFrame, WatermarkFrame
-from penstock.runtime.items import BarrierItem, BatchItem, Captured, EndItem, Item, WatermarkItem
+from penstock.runtime.items import BarrierItem, BatchItem, Captured, EndItem, Item, WatermarkItem, append
 from penstock.runtime.ports import Clock, Transport
 
 
@@ -69,7 +69,7 @@ class OutputChannel:
         self._note_if_full()
 
     def send_watermark(self, watermark: int) -> None:
-        self.queue.append(WatermarkItem(watermark))
+        append(self.queue, WatermarkItem(watermark))
         self.pump()
 
     def send_end(self) -> None:

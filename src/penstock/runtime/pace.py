@@ -8,6 +8,8 @@ not, records need not pay for it: short slices mean more calls.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.ids import NO_CHECKPOINT, CheckpointId, SubtaskId
 from penstock.runtime.ports import Clock
 from penstock.runtime.settings import WorkerSettings
@@ -53,6 +55,11 @@ class Pace:
     def slice_us(self) -> int:
         """How long one call into the operators of a chain should take now."""
         return self._settings.hurried_slice_us if self.is_hurried else self._settings.slice_us
+
+    def begin_slice(self) -> Callable[[], bool]:
+        """Begin a slice of work: the function says whether its time is up."""
+        clock, until_us = self._clock, self._clock.now_us() + self.slice_us
+        return lambda: clock.now_us() >= until_us
 
     @property
     def turn_us(self) -> int:

@@ -1,17 +1,21 @@
 """Restoring one subtask: reading its share of a checkpoint.
 
-Runs in the background: reads, verifies and decodes. What it returns is put in place by the mailbox.
+Runs in the background: reads, verifies, decodes, and puts state in place, one piece after the other, so that neither
+the mailbox nor memory has to hold all of it at once. The subtask has no state but this until it is told that all is
+back: no record comes to it, and it declines every checkpoint.
 Which pieces are whose is decided in `protocol.redistribution`; here they are fetched. In-flight data are only
 named here: they are read while the subtask works already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import pyarrow as pa
 
+from penstock.api.operator import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import PenstockError, RestoreError
 from penstock.ids import ChannelId, OperatorName, SubtaskId
 from penstock.plan.physical import PhysicalPlan
@@ -24,19 +28,23 @@ from penstock.storage.port import Store
 
 @dataclass(slots=True)
 class Restored:
-    """A subtask's share of a checkpoint: its state in memory, and where its in-flight data are."""
+    """A subtask's share of a checkpoint, apart from its state, which is in place: where to go on reading."""
 
-    states: list[tuple[OperatorName, str, StateKind, list[pa.RecordBatch]]] = field(default_factory=list)
     splits: Mapping[str, SplitState] = field(default_factory=dict)
     split_names: Sequence[str] = ()
     """What the source says there is to read now."""
     channels: dict[ChannelId, list[ChannelSegment]] = field(default_factory=dict)
     """Not read yet: see `backlog`."""
     watermark: int | None = None
+    """The event time that was reached; None if none was."""
 
 
-def restore(store: Store, manifest: Manifest | None, plan: PhysicalPlan, subtask: SubtaskId) -> Restored:
-    """Read the share of `subtask`, all of it empty without a manifest.
+Put: TypeAlias = Callable[[OperatorName, str, StateKind, list[pa.RecordBatch]], None]
+"""Adds a piece to the state of an operator."""
+
+
+def restore(store: Store, manifest: Manifest | None, plan: PhysicalPlan, subtask: SubtaskId, put: Put) -> Restored:
+    """Read the share of `subtask`, all of it empty without a manifest. Its state is handed to `put`.
 
     Whatever cannot be read is an error, never an empty state (I8).
     """
@@ -45,21 +53,27 @@ def restore(store: Store, manifest: Manifest | None, plan: PhysicalPlan, subtask
     if manifest is None:
         return restored
     try:
-        _restore(store, manifest, plan, subtask, restored)
+        _restore(store, manifest, plan, subtask, put, restored)
     except PenstockError as error:
         raise RestoreError(f"{subtask} cannot be restored from checkpoint {manifest.checkpoint}: {error}") from error
     return restored
 
 
-def _restore(store: Store, manifest: Manifest, plan: PhysicalPlan, subtask: SubtaskId, restored: Restored) -> None:
+def _reached(watermark: int | None) -> int | None:
+    """The watermark, if it is a time. An old manifest may hold the end of input as if it were one."""
+    return watermark if watermark is not None and MIN_WATERMARK < watermark < MAX_WATERMARK else None
+
+
+def _restore(
+    store: Store, manifest: Manifest, plan: PhysicalPlan, subtask: SubtaskId, put: Put, restored: Restored
+) -> None:
     chain = plan.chains[subtask.chain]
-    restored.watermark = watermark_of(manifest, chain.name, subtask.index, chain.parallelism)
+    restored.watermark = _reached(watermark_of(manifest, chain.name, subtask.index, chain.parallelism))
     for node in chain.nodes:
         if node.source is not None:
             restored.splits = splits_of(manifest, node.name)
         for piece in states_of(manifest, node.name, subtask.index, chain.parallelism, plan.key_groups(subtask)):
-            batches = decode_batches(read_segment(store, piece.segment))
-            restored.states.append((node.name, piece.name, piece.kind, batches))
+            put(node.name, piece.name, piece.kind, decode_batches(read_segment(store, piece.segment)))
     for edge in (edge for edge in plan.edges if edge.downstream == subtask.chain):
         arriving = {c.sender.index: c.id for c in plan.inputs[subtask] if c.edge.id == edge.id}
         shape = EdgeShape(edge.id, edge.partitioning, plan.chains[edge.upstream].parallelism, chain.parallelism)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from penstock.ids import Generation
+from penstock.runtime.activity import Activity
 from penstock.runtime.budget import Budget
 from penstock.runtime.pace import Pace
 from penstock.runtime.ports import Background, Clock, Transport
@@ -37,3 +38,4 @@ class Services:
     """What one subtask may send inside the manifest, instead of writing a file."""
     pace: Pace
     journal: Journal | None = None
+    activity: Activity = field(default_factory=Activity)

@@ -3,12 +3,14 @@
 It works in slices: one call of `work` reads one source, or one slice of one channel, and runs it through the
 chain. It does not start while one of its outputs is full, which is how backpressure travels. Barriers are
 never records to it: they are handled the moment they arrive or come to the front, full outputs or not (I11).
+
+What its operators do before the first record and after the last one may be large, so it is work in slices too.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -83,9 +85,14 @@ class Subtask:
         self.backlogs = BacklogReader(subtask, plan.max_parallelism, services)
         self._watermark = MIN_WATERMARK
         self._passed_on = MIN_WATERMARK
-        """What downstream has been told. A checkpoint holds this one: what is held back is held back again."""
+        """The last time that downstream has been told, without the end of input, which is no time that was reached.
+
+        A checkpoint holds this one: a watermark that is held back is held back again after a restore.
+        """
         self._open_channels = len(self.inputs)
         self._source_rests = False
+        self._steps: Iterator[None] | None = None
+        """What its operators still have to do before the first record, or after the last one."""
         self._rest_ms = 1
         self._row_bytes = _ROW_BYTES
         """Of the last batch that was read."""
@@ -99,26 +106,28 @@ class Subtask:
 
     # --- restoring ---
 
-    def restored(self, restored: Restored) -> None:
-        """Take over a share of a checkpoint. From here on the subtask works."""
-        for operator, name, kind, batches in restored.states:
-            self.chain.restore(operator, name, kind, batches)
+    def begin(self, restored: Restored, begun: Callable[[], None]) -> None:
+        """The state of the chain is in place: begin to work. `begun` is called when the operators are ready too."""
+        self._go_through(self._beginning(restored, begun))
+
+    def _beginning(self, restored: Restored, begun: Callable[[], None]) -> Iterator[None]:
+        yield from self.chain.on_restored()
         if self.chain.source is not None:
             self.chain.source.restore(restored.splits)
             self.chain.source.discover(restored.split_names)
             self._discover_later()
         self.backlogs.begin(self.inputs.values(), restored.channels, self._released)
-        if restored.watermark is not None and restored.watermark > MIN_WATERMARK:
+        if restored.watermark is not None:
             self._watermark = restored.watermark
             self._pass_on_watermark(restored.watermark)
         self.is_restored = True
         self._read_ms = self._elapsed_ms()
         self._note_if_drained()
         self.participation.on_restored()
-        self.chain.on_restored()
+        begun()
         if not self.inputs and self.chain.source is None:
             # Nothing will ever come here, as to all but the first subtask behind a global exchange.
-            self._end()
+            yield from self._ending()
 
     def recovery(self) -> RecoveryFigures:
         filter_ms, left = self.backlogs.filter_us // 1000, self.backlogs.bytes_left
@@ -191,7 +200,11 @@ class Subtask:
 
     @property
     def can_work(self) -> bool:
-        if not self.is_restored or self.has_ended or self._full:
+        if self.has_ended or self._full:
+            return False
+        if self._steps is not None:
+            return True
+        if not self.is_restored:
             return False
         if self.chain.source is not None:
             return not self._source_rests and self.participation.draining is None and self.chain.wants_input
@@ -201,9 +214,24 @@ class Subtask:
         """Do one slice of work; False if there is none to do right now."""
         if not self.can_work:
             return False
+        if self._steps is not None:
+            self._take_steps(self._steps)
+            return True
         if self.chain.source is not None:
             return self._read_source()
         return self._read_channel()
+
+    def _go_through(self, steps: Iterator[None]) -> None:
+        """Do work that may be large: as much as fits into a slice now, and the rest when the subtask has its turn."""
+        self._steps = steps
+        self._take_steps(steps)
+
+    def _take_steps(self, steps: Iterator[None]) -> None:
+        is_over = self._services.pace.begin_slice()
+        for _ in steps:
+            if is_over() or self._full:
+                return
+        self._steps = None
 
     def _read_source(self) -> bool:
         source, settings = self.chain.source, self._services.settings
@@ -215,7 +243,7 @@ class Subtask:
         if batch is None:
             self._advance(source.watermark())
             if source.has_ended and self.chain.is_idle:
-                self._end()
+                self._go_through(self._ending())
             else:
                 self._rest(self._rest_ms)
                 self._rest_ms = min(2 * self._rest_ms, settings.source_retry_ms)
@@ -230,6 +258,7 @@ class Subtask:
         return True
 
     def _read_splits(self, source: SourceStage, rows_max: int) -> pa.RecordBatch | None:
+        self._services.activity.working = source.operator, source.index
         try:
             batch = source.read(rows_max)
             if batch is not None and batch.num_rows:
@@ -314,7 +343,7 @@ class Subtask:
             self._on_watermark(reading, MAX_WATERMARK)
             self.participation.on_end_reached(reading.channel.id)
             if self._open_channels == 0:
-                self._end()
+                self._go_through(self._ending())
 
     def _on_watermark(self, reading: InputChannel, watermark: int) -> None:
         reading.watermark = watermark
@@ -343,8 +372,10 @@ class Subtask:
             self._pass_on_watermark(watermark)
 
     def _pass_on_watermark(self, watermark: int) -> None:
-        self._passed_on = watermark
+        # Downstream hears of the end by the end of its channels. A checkpoint must not hold it: the pipeline may be
+        # started again with more input, and no watermark is later than the end.
         if watermark < MAX_WATERMARK:
+            self._passed_on = watermark
             for output in self.outputs.values():
                 output.send_watermark(watermark)
 
@@ -358,8 +389,9 @@ class Subtask:
 
         self._services.timers.after(1, look_again)
 
-    def _end(self) -> None:
-        self.chain.on_end()
+    def _ending(self) -> Iterator[None]:
+        """All input has been processed: what the operators still have to emit, and then the end."""
+        yield from self.chain.on_end()
         self.has_ended = True
         for output in self.outputs.values():
             output.send_end()

@@ -35,7 +35,7 @@ from penstock.protocol.restart import GiveUp, RestartAfter, RestartPolicy, count
 from penstock.runtime.attempt_store import AttemptStore
 from penstock.runtime.committers import Committers
 from penstock.runtime.coordinator import Coordinator, Ending
-from penstock.runtime.frames import FailedFrame, Frame, HeartbeatFrame, HelloFrame, StopFrame
+from penstock.runtime.frames import BusyFrame, FailedFrame, Frame, HeartbeatFrame, HelloFrame, StopFrame
 from penstock.runtime.ports import AttemptBackground, Background, Clock, Transport
 from penstock.runtime.services import Journal
 from penstock.runtime.takeover import Claimed, RestoreOptions, take_over
@@ -88,6 +88,8 @@ class SupervisorSettings:
     claim_ms_max: int = 120_000
     """A takeover fails if neither the store nor a sink's `sweep` has answered for this long. How long it takes
     altogether is not limited: it reads the whole of the checkpoint."""
+    stuck_ms_max: int = 600_000
+    """A worker whose mailbox is in one call for longer than this counts as stuck, although its process lives."""
 
 
 @dataclass(slots=True, eq=False)
@@ -169,6 +171,8 @@ class Supervisor:
         self._progress_at_ms: int | None = None
         """Start of the last attempt in which a checkpoint completed."""
         self._heard_at_ms: dict[WorkerId, int] = {}
+        self._warned_ms: dict[WorkerId, int] = {}
+        """For how long a worker that is in one call had been in it when that was logged last."""
 
     @property
     def history(self) -> tuple[AttemptRecord, ...]:
@@ -254,6 +258,7 @@ class Supervisor:
         now = self._clock.now_ms()
         first_word_by = now + self._settings.start_ms_max - self._settings.silence_ms_max
         self._heard_at_ms = {WorkerId(worker): first_word_by for worker in range(self._plan.workers)}
+        self._warned_ms = {}
         self._gang.launch(claimed.generation, self._plan, claimed.manifest, claimed.reservation)
         self._pass_on_requests()
         self._watch(claimed.generation)
@@ -267,10 +272,15 @@ class Supervisor:
 
     def _watch(self, generation: Generation) -> None:
         """Look every now and then whether every worker was heard of."""
+        interval_ms = max(1, self._settings.silence_ms_max // 4)
+        due_ms = self._clock.now_ms() + interval_ms
 
         def look() -> None:
             if self.phase is not Phase.RUNNING or self.coordinator is None or self.coordinator.generation != generation:
                 return
+            # For as long as this comes late the driver was busy, or asleep: signs of life may still be waiting.
+            late_ms = self._clock.now_ms() - due_ms
+            self._heard_at_ms = {worker: at_ms + late_ms for worker, at_ms in self._heard_at_ms.items()}
             for worker in range(self._plan.workers):
                 self._transport.send(WorkerId(worker), HeartbeatFrame(generation, COORDINATOR))
             silent_since = self._clock.now_ms() - self._settings.silence_ms_max
@@ -281,7 +291,7 @@ class Supervisor:
             else:
                 self._watch(generation)
 
-        self.timers.after(max(1, self._settings.silence_ms_max // 4), look)
+        self.timers.after(interval_ms, look)
 
     # --- what is heard ---
 
@@ -294,6 +304,11 @@ class Supervisor:
         # One that says hello then waits for the others, and says nothing more until they have all come.
         if worker is not None and not isinstance(frame, HelloFrame):
             self._heard_at_ms[worker] = self._clock.now_ms()
+        if isinstance(frame, BusyFrame):
+            self._on_busy(frame)
+            return
+        if isinstance(frame, HeartbeatFrame):
+            self._warned_ms.pop(frame.worker, None)
         if isinstance(frame, FailedFrame):
             self._on_worker_failed(frame)
             return
@@ -307,6 +322,17 @@ class Supervisor:
             self._give_up(kind(told))
         else:
             self._failed(JobFailed(told))
+
+    def _on_busy(self, frame: BusyFrame) -> None:
+        """The process of a worker lives, and its mailbox is in one call: say so, and again when that has doubled."""
+        where = ", ".join(part for part in (frame.doing, frame.line) if part)
+        text = f"worker {frame.worker} has been in one call for {frame.busy_ms / 1000:.0f} s: {where}"
+        if frame.busy_ms > self._settings.stuck_ms_max:
+            self._failed(PenstockError(f"{text}: it is stuck. If the call does return in time, raise call_timeout"))
+        elif frame.busy_ms >= max(self._settings.silence_ms_max, 2 * self._warned_ms.get(frame.worker, 0)):
+            self._warned_ms[frame.worker] = frame.busy_ms
+            cure = "its other work and all checkpoints wait for that; use smaller batches, or map_async"
+            _log.warning("pipeline %s: %s; %s", self._plan.name, text, cure)
 
     def on_gang_failed(self, generation: Generation, error: Exception) -> None:
         """The gang reports that an attempt cannot go on."""

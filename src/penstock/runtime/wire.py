@@ -25,6 +25,7 @@ from penstock.runtime.frames import (
     AcknowledgeFrame,
     BarrierFrame,
     BatchFrame,
+    BusyFrame,
     CompletedFrame,
     CreditFrame,
     DeclineFrame,
@@ -67,7 +68,9 @@ _KINDS: tuple[type[Any], ...] = (
     HeartbeatFrame,
     HelloFrame,
     WelcomeFrame,
+    BusyFrame,
 )
+"""A frame's number on the wire is its place here: new ones come last."""
 _KIND_OF = {kind: number for number, kind in enumerate(_KINDS)}
 _BATCH, _CREDIT = _KIND_OF[BatchFrame], _KIND_OF[CreditFrame]
 _DECODERS = [None if kind is BatchFrame else msgspec.msgpack.Decoder(kind) for kind in _KINDS]

@@ -19,6 +19,7 @@ from penstock.runtime.budget import Budget
 from penstock.runtime.frames import (
     BarrierFrame,
     BatchFrame,
+    BusyFrame,
     CompletedFrame,
     CreditFrame,
     EndFrame,
@@ -121,7 +122,8 @@ class Worker:
         self._senders: dict[int, Subtask] = {}
         self._restoring = 0
         self._heard_at_ms = clock.now_ms()
-        self._beat_at_ms = 0
+        self._beat_at_ms = clock.now_ms()
+        self._beat_due_ms = clock.now_ms()
         self.has_stopped = False
         self.failure: BaseException | None = None
         self.frames_fenced = 0
@@ -131,6 +133,7 @@ class Worker:
 
     def start(self) -> None:
         """Open all subtasks and begin to restore them; each works as soon as its own state is back."""
+        self._beat_due_ms = self._services.clock.now_ms()
         with_subtasks = self._guard(None, self._open_subtasks)
         if not with_subtasks:
             return
@@ -145,11 +148,30 @@ class Worker:
         """Give a sign of life, and again after a while."""
         services = self._services
         self._send_beat()
-        silent_ms = services.clock.now_ms() - self._heard_at_ms
+        # For as long as this comes late the mailbox was busy, or asleep: words of the driver may still be waiting.
+        self._heard_at_ms += self._beat_at_ms - self._beat_due_ms
+        silent_ms = self._beat_at_ms - self._heard_at_ms
         if silent_ms > services.settings.driver_silence_ms_max:
             # Nobody would commit what we do, and somebody else may have taken over (I6).
             raise PenstockError(f"the driver was not heard of for {silent_ms} ms: it is gone, or cannot be reached")
+        self._beat_due_ms = self._beat_at_ms + services.settings.heartbeat_ms
         services.timers.after(services.settings.heartbeat_ms, self._beat)
+
+    @property
+    def overdue_ms(self) -> int | None:
+        """For how long the mailbox has been busy, if it owes a sign of life; else None. For any thread.
+
+        Somebody else then sends `busy_frame` in its place.
+        """
+        now_ms = self._services.clock.now_ms()
+        if self.has_stopped or now_ms - self._beat_at_ms <= self._services.settings.heartbeat_ms:
+            return None
+        since_ms = self._services.activity.since_ms
+        return now_ms - (self._beat_at_ms if since_ms is None else since_ms)
+
+    def busy_frame(self, busy_ms: int, line: str = "") -> BusyFrame:
+        """The sign of life of a worker whose mailbox is busy. For any thread."""
+        return BusyFrame(self.generation, self.worker, busy_ms, str(self._services.activity), line)
 
     def _send_beat(self) -> None:
         self._beat_at_ms = self._services.clock.now_ms()
@@ -184,14 +206,12 @@ class Worker:
             if isinstance(outcome, Exception):
                 self._fail(subtask, outcome)
             else:
-                self._guard(subtask, lambda: self._restored(subtask, outcome))
+                self._guard(subtask, lambda: subtask.begin(outcome, self._on_begun))
 
-        self._services.background.submit(lambda: restore(store, manifest, plan, subtask.subtask), done)
+        put = subtask.chain.restore
+        self._services.background.submit(lambda: restore(store, manifest, plan, subtask.subtask, put), done)
 
-    def _restored(self, subtask: Subtask, restored: Restored) -> None:
-        if self.has_stopped:
-            return
-        subtask.restored(restored)
+    def _on_begun(self) -> None:
         self._restoring -= 1
         if self._restoring == 0:
             self._ready()
@@ -302,11 +322,18 @@ class Worker:
 
     def _guard(self, subtask: Subtask | None, call: Callable[[], object]) -> bool:
         """Run something of a subtask; an exception ends the worker, and the coordinator is told why."""
+        activity = self._services.activity
+        is_outermost = activity.since_ms is None
+        if is_outermost:
+            activity.since_ms = self._services.clock.now_ms()
         try:
             call()
         except Exception as error:
             self._fail(subtask, error)
             return False
+        finally:
+            if is_outermost:
+                activity.since_ms = activity.working = None
         return True
 
     def _fail(self, subtask: Subtask | None, error: Exception) -> None:

@@ -6,10 +6,11 @@ decides. The transport of the driver is made anew for each attempt, with new sec
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,10 @@ from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.claims import Reservation
 from penstock.protocol.manifest import Manifest
 from penstock.runtime.frames import Endpoint, Frame, HelloFrame, WelcomeFrame
+from penstock.runtime.pulse import DriverBeat, Pulse
 from penstock.runtime.settings import WorkerSettings
 from penstock.runtime.wire import BrokenLink, WireError
-from penstock.runtime.zmq_transport import ZmqTransport, make_secrets
+from penstock.runtime.zmq_transport import RealClock, ZmqTransport, make_secrets
 from penstock.spark.cancellation import cancel_jobs, tag_jobs
 from penstock.spark.failures import gang_failure
 from penstock.spark.preflight import await_slots
@@ -34,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 _SLOTS_S = 60.0
 """So long an attempt waits for executors that are missing before Spark is asked to run it."""
+_HELD_UP_MS_MAX = 600_000
+"""A driver whose mailbox is held up for longer gives no more signs of life."""
 _LEAVE_S = 3.0
 """So long workers that were told to stop may take to leave, before Spark ends them."""
 
@@ -65,6 +69,8 @@ class SparkGang:
         self._address = address
         self._failed = failed
         self._transport: ZmqTransport | None = None
+        self._beat: DriverBeat | None = None
+        self._pulse: Pulse | None = None
         self._lock = threading.Lock()
         self._jobs: dict[Generation, threading.Thread] = {}
         self._endpoints: dict[WorkerId, Endpoint] = {}
@@ -142,6 +148,8 @@ class SparkGang:
     def send(self, to: WorkerId, frame: Frame) -> None:
         if self._transport is not None:
             self._transport.send(to, frame)
+        if self._beat is not None:
+            self._beat.on_sent(frame)
 
     def receive(self) -> Iterator[Frame]:
         """What has arrived for the supervisor; the gang's own frames are dealt with here."""
@@ -167,6 +175,15 @@ class SparkGang:
             endpoints = tuple(self._endpoints[WorkerId(number)] for number in range(self._workers))
             for number in range(self._workers):
                 transport.send(WorkerId(number), WelcomeFrame(hello.generation, endpoints))
+            self._start_pulse(transport, hello.generation, endpoints)
+
+    def _start_pulse(self, transport: ZmqTransport, generation: Generation, endpoints: Sequence[Endpoint]) -> None:
+        """Workers must hear of the driver even if its mailbox is held up: they would end themselves."""
+        silence_ms = self._settings.driver_silence_ms_max
+        connect = [functools.partial(transport.pulse, endpoint) for endpoint in endpoints]
+        self._beat = DriverBeat(generation, RealClock(), silence_ms // 6, _HELD_UP_MS_MAX, connect)
+        self._pulse = Pulse(self._beat, max(1, silence_ms // 12))
+        self._pulse.start()
 
     def wait(self, timeout_ms: int) -> bool:
         """Sleep until something arrives; False if there is nothing to wait on yet."""
@@ -183,6 +200,11 @@ class SparkGang:
     def _close_transport(self) -> None:
         with self._lock:
             transport, self._transport = self._transport, None
+        self._beat = None
+        if self._pulse is not None:
+            # Its sockets are the transport's too.
+            self._pulse.close()
+            self._pulse = None
         if transport is not None:
             transport.flush()
             transport.close()

@@ -55,6 +55,8 @@ class Settings:
     restart_delay_max: float | timedelta = 30.0
     worker_silence: float | timedelta = 10.0
     """A worker that was not heard of for so long counts as dead."""
+    call_timeout: float | timedelta = 600.0
+    """Longest time a worker may spend in one call, such as one call of a user function; a longer one restarts."""
     start_timeout: float | timedelta = 120.0
     """So long the workers may take to come up."""
     takeover_timeout: float | timedelta = 120.0
@@ -107,6 +109,7 @@ class Settings:
             _ms("worker_silence", self.worker_silence),
             _ms("start_timeout", self.start_timeout),
             _ms("takeover_timeout", self.takeover_timeout),
+            _ms("call_timeout", self.call_timeout),
         )
 
     def worker(self) -> WorkerSettings:

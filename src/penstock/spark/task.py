@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ from penstock.runtime.export import read_manifest
 from penstock.runtime.frames import Endpoint, FailedFrame, Frame, HelloFrame, StopFrame, WelcomeFrame
 from penstock.runtime.loop import run_worker
 from penstock.runtime.memory import retain_freed_memory
+from penstock.runtime.pulse import Pulse, WorkerBeat
 from penstock.runtime.settings import WorkerSettings
 from penstock.runtime.shared import require_shared
 from penstock.runtime.threads import Mail, ThreadBackground
@@ -110,7 +112,9 @@ def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
             store,
             None if attempt.restored is None else read_manifest(store, attempt.restored),
         )
-        run_worker(worker, transport, mail, clock, early)
+        beat = WorkerBeat(worker, threading.get_ident(), lambda: transport.pulse(attempt.driver))
+        with Pulse(beat, max(1, attempt.settings.heartbeat_ms // 2)):
+            run_worker(worker, transport, mail, clock, early)
         transport.flush()
         if worker.failure is not None:
             raise worker.failure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from pathlib import Path
@@ -88,6 +89,43 @@ def test_files_without_records(tmp_path: Path, format: Any) -> None:
         (tmp_path / f"c.{format}").write_text("\n")
     source = FileSource(tmp_path, format=format)
     assert [read(source.open(split, None), 10) for split in source.splits()] == [[]] * len(source.splits())
+
+
+class Counted(bytes):
+    """Bytes that count how many of them are looked at, or copied."""
+
+    touched = 0
+
+    def rfind(self, *arguments: Any) -> int:
+        Counted.touched += len(self)
+        return super().rfind(*arguments)
+
+    def __add__(self, other: Any) -> Counted:
+        Counted.touched += len(self) + len(other)
+        return Counted(super().__add__(other))
+
+
+class CountedFile(io.BytesIO):
+    def read(self, size: Any = -1) -> Counted:
+        return Counted(super().read(size))
+
+
+def test_a_long_line_is_read_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = b"x" * 64 * 500 + b"\n"
+    monkeypatch.setattr(Counted, "touched", 0)
+    reader = files._JsonReader(FileSource("/nowhere", format="jsonl"), "split", None)
+    assert reader._block(CountedFile(line + line), 0) == line
+    assert Counted.touched <= 2 * len(line)
+
+
+def test_a_line_that_is_too_long_names_its_file_its_place_and_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LINE_BYTES_MAX", 1_000)
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n' + '{"n": ' + "1" * 2_000 + "}\n")
+    reader = FileSource(tmp_path, format="jsonl", schema=pa.schema([("n", pa.int64())])).open("a.jsonl", None)
+    with pytest.raises(DataError, match=r"'a.jsonl' .* begins at byte 9 is longer than 1000 bytes: break it"):
+        read(reader, 1)
 
 
 def test_a_last_line_without_its_end_and_one_that_is_longer_than_a_block(tmp_path: Path) -> None:

@@ -153,6 +153,25 @@ class TestInput:
         assert [values([each.batch]) for each in captured if isinstance(each, BatchItem)] == [[2, 3]]
         assert captured_bytes(captured) == 2 * CHUNK
 
+    def test_watermarks_that_need_no_credit_do_not_pile_up_on_a_blocked_channel(self) -> None:
+        channel = self.channel(item(1), WatermarkItem(1), waiting(1))
+        channel.blocked = True
+        channel.capturing = []
+        for number in range(2, 1_000):
+            channel.receive(WatermarkItem(number))
+        channel.receive(item(2))
+        channel.receive(WatermarkItem(1_000))
+        said = [each.watermark for each in channel.queue if isinstance(each, WatermarkItem)]
+        assert said == [1, 999, 1_000], "each in its place among the records and barriers"
+        assert [type(each) for each in channel.capturing] == [WatermarkItem, BatchItem, WatermarkItem]
+
+    def test_a_watermark_that_was_captured_stays_as_it_was(self) -> None:
+        channel = self.channel(item(1), WatermarkItem(5))
+        captured = channel.in_front_of_barrier(ONE)
+        channel.receive(WatermarkItem(9))
+        assert [each.watermark for each in captured if isinstance(each, WatermarkItem)] == [5]
+        assert [each.watermark for each in channel.queue if isinstance(each, WatermarkItem)] == [9]
+
     def test_only_the_barrier_of_the_checkpoint_is_removed(self) -> None:
         stale, wanted = waiting(1), waiting(2)
         channel = self.channel(item(1), stale, wanted)
@@ -294,6 +313,21 @@ class TestOutput:
         self.clock.advance(40)
         channel.grant(CHUNK, CHUNK)
         assert [frame.barrier.age_ms for frame in self.transport.of(BarrierFrame)] == [45]
+
+    def test_watermarks_do_not_pile_up_while_records_wait_for_credit(self) -> None:
+        channel = self.channel(window_bytes=CHUNK)
+        channel.send_batch(rows(1))
+        channel.send_batch(rows(2))
+        for number in range(1_000):
+            channel.send_watermark(number)
+        assert len(channel.queue) == 2
+        channel.send_barrier(unaligned(1))
+        (_, captured) = channel.overtake(unaligned(1))
+        channel.send_watermark(2_000)
+        assert isinstance(captured, WatermarkItem) and captured.watermark == 999
+        self.sent()
+        channel.grant(CHUNK, CHUNK)
+        assert self.sent() == [[2], 2_000]
 
     def test_an_overtaking_barrier_leaves_without_credit_and_what_it_passed_is_captured_by_reference(self) -> None:
         channel = self.channel(window_bytes=CHUNK)

@@ -86,7 +86,7 @@ def test_it_is_refused_if_another_driver_takes_over_while_it_is_copied() -> None
             return super().create(path, data)
 
     store = Overtaken()
-    add_checkpoint(store, 1)
+    add_checkpoint(store, 1, is_committed=True)
     with pytest.raises(RestoreError, match="somebody else is starting"):
         import_checkpoint(store, 1)
 

@@ -31,6 +31,7 @@ from penstock.protocol.manifest_codec import decode_reservation
 from penstock.protocol.restart import RestartPolicy
 from penstock.runtime.frames import (
     AcknowledgeFrame,
+    BusyFrame,
     DeclineFrame,
     EndedFrame,
     FailedFrame,
@@ -342,6 +343,51 @@ class TestSilence:
         driver = Driver(MemoryStore(), ON_REQUEST).started().ready()
         driver.pass_time(2_600, beating=(0,))
         assert "no sign of life from worker 1" in str(driver.supervisor.error)
+
+    def test_a_driver_that_slept_does_not_take_its_own_sleep_for_the_silence_of_workers(self) -> None:
+        driver = Driver(MemoryStore(), ON_REQUEST).started().ready()
+        driver.clock.advance(60_000)
+        # It wakes up: of all that waits for it, only words of one worker have been handled when its timers fire.
+        driver.supervisor.deliver(HeartbeatFrame(driver.generation, WorkerId(0)))
+        driver.supervisor.timers.fire()
+        assert driver.phase is Phase.RUNNING
+        driver.pass_time(5_000)
+        assert driver.phase is Phase.RUNNING
+        driver.pass_time(2_600, beating=(0,))
+        assert "no sign of life from worker 1" in str(driver.supervisor.error), "silence is found all the same"
+
+    def busy(self, driver: Driver, busy_ms: int) -> None:
+        frame = BusyFrame(driver.generation, WorkerId(1), busy_ms, "operator 'slow', subtask 0", "jobs.py:31 in score")
+        driver.supervisor.deliver(frame)
+
+    def test_a_worker_that_is_in_one_call_lives_and_that_is_said_at_growing_distances(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        driver = Driver(MemoryStore(), ON_REQUEST).started().ready()
+        for second in range(1, 30):
+            driver.pass_time(1_000, beating=(0,))
+            self.busy(driver, 1_000 * second)
+        assert driver.phase is Phase.RUNNING
+        said = [record.getMessage() for record in caplog.records if "in one call" in record.getMessage()]
+        assert [text.split(" for ")[1].split(":")[0] for text in said] == ["2 s", "4 s", "8 s", "16 s"]
+        assert "worker 1 has been in one call for 2 s: operator 'slow', subtask 0, jobs.py:31 in score; " in said[0]
+        assert said[0].endswith("use smaller batches, or map_async")
+        caplog.clear()
+        driver.supervisor.deliver(HeartbeatFrame(driver.generation, WorkerId(1)))
+        self.busy(driver, 1_999)
+        assert caplog.records == []
+        self.busy(driver, 2_000)
+        assert len(caplog.records) == 1, "another call"
+
+    def test_a_worker_that_is_in_one_call_for_too_long_is_stuck(self) -> None:
+        driver = Driver(MemoryStore(), replace(ON_REQUEST, stuck_ms_max=30_000)).started().ready()
+        self.busy(driver, 30_000)
+        assert driver.phase is Phase.RUNNING
+        self.busy(driver, 30_001)
+        assert driver.phase is Phase.WAITING
+        text = "worker 1 has been in one call for 30 s: operator 'slow', subtask 0, jobs.py:31 in score: it is stuck."
+        assert text in str(driver.supervisor.error)
+        assert str(driver.supervisor.error).endswith("raise call_timeout")
 
     def test_a_watch_of_an_attempt_that_is_over_looks_at_nothing(self) -> None:
         driver = Driver(MemoryStore(), ON_REQUEST).started().ready()

@@ -17,6 +17,7 @@ from penstock.runtime.frames import (
     AcknowledgeFrame,
     BarrierFrame,
     BatchFrame,
+    BusyFrame,
     CompletedFrame,
     CreditFrame,
     EndedFrame,
@@ -106,6 +107,38 @@ class TestStarting:
             assert bench.transport.take(HeartbeatFrame) == []
             bench.pass_time(1)
             assert len(bench.transport.take(HeartbeatFrame)) == 1
+
+    def test_a_mailbox_that_is_in_one_call_owes_a_sign_of_life_and_another_thread_can_give_it(self) -> None:
+        busy: list[BusyFrame] = []
+
+        class Slow(Seen):
+            def process(self, batch: Any, source: int, emit: Any) -> None:
+                for ms in (50, 1, 2_000):
+                    bench.clock.advance(ms)
+                    if bench.worker.overdue_ms is not None:
+                        busy.append(bench.worker.busy_frame(bench.worker.overdue_ms, "jobs.py:31 in score"))
+
+        bench = Bench(join(Slow()), heartbeat_ms=50).started()
+        assert bench.worker.overdue_ms is None
+        bench.batch(LEFT, 1)
+        bench.work()
+        where = "operator 'map', subtask 1", "jobs.py:31 in score"
+        assert busy == [BusyFrame(GENERATION, WorkerId(1), ms, *where) for ms in (51, 2_051)]
+        bench.worker.fire_timers()
+        assert bench.worker.overdue_ms is None, "it has given one itself"
+        bench.clock.advance(60)
+        assert bench.worker.busy_frame(60).doing == "the mailbox itself"
+        bench.worker.stop()
+        assert bench.worker.overdue_ms is None
+
+    def test_a_worker_that_was_busy_does_not_take_that_for_the_silence_of_the_driver(self) -> None:
+        bench = Bench(join(Seen()), heartbeat_ms=50, driver_silence_ms_max=1_000).started()
+        bench.pass_time(5_000)
+        assert not bench.worker.has_stopped, "words of the driver may still be waiting"
+        for _ in range(20):
+            bench.pass_time(50)
+        failure = str(bench.worker.failure)
+        assert "the driver was not heard of for 1050 ms" in failure, "silence is found all the same"
 
     def test_checkpoints_bring_fresh_figures_but_not_one_frame_each_and_the_last_one_final_ones(self) -> None:
         bench = Bench(join(Seen()), heartbeat_ms=10_000).started()
@@ -429,6 +462,7 @@ class TestWatermarks:
         bench.work()
         assert seen.watermarks == []
         bench.watermark(RIGHT, 7)
+        bench.work()
         bench.watermark(RIGHT, 20)
         bench.work()
         assert seen.watermarks == [7, 10]

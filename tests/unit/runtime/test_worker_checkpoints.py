@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.api.graph import Graph
-from penstock.api.operator import MAX_WATERMARK, Emit, OperatorContext
+from penstock.api.operator import MIN_WATERMARK, Emit, OperatorContext
 from penstock.errors import StorageError
 from penstock.ids import CheckpointId, SubtaskId
 from penstock.plan.physical import plan
@@ -901,7 +901,7 @@ class TestRestoring:
         first.end(RIGHT)
         first.work()
         manifest = first.manifest(1)
-        assert [report.watermarks for report in manifest.reports if report.watermarks] == [((MAP, MAX_WATERMARK),)]
+        assert [report.watermarks for report in manifest.reports if report.watermarks] == [((MAP, MIN_WATERMARK),)]
         again = Bench(join(Last()), store=first.store, manifest=manifest).started()
         again.end(LEFT)
         again.end(RIGHT)
@@ -924,7 +924,7 @@ class TestRestoring:
             graph = join(Seen(), Partitioning.HASH)
             nodes = tuple(replace(node, parallelism=3) if node.name == MAP else node for node in graph.nodes)
             wider = plan(Graph(graph.name, nodes, graph.links), 1, workers=2)
-            taken.append(recovered(restore(first.store, manifest, wider, SubtaskId(MAP, index))))
+            taken.append(recovered(restore(first.store, manifest, wider, SubtaskId(MAP, index), lambda *piece: None)))
         owned = {number for part in taken for number in part}
         assert sum(map(len, taken)) == len(owned)
         assert taken[0] == [], "the lower third of the key groups never belonged to this receiver"

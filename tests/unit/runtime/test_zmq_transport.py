@@ -36,7 +36,7 @@ def open_transport() -> Iterator[Callable[..., ZmqTransport]]:
         transport.close()
 
 
-def receive(transport: ZmqTransport, count: int, seconds: float = 5.0) -> list[Frame]:
+def receive(transport: ZmqTransport, count: int, seconds: float = 60.0) -> list[Frame]:
     frames: list[Frame] = []
     until = time.monotonic() + seconds
     while len(frames) < count and time.monotonic() < until:
@@ -86,6 +86,19 @@ def test_a_client_without_the_secrets_gets_nothing_through(
     friend.connect(WorkerId(1), endpoint)
     friend.send(WorkerId(1), CreditFrame(G, C, 1, 2))
     assert receive(server, 1) == [CreditFrame(G, C, 1, 2)]
+    assert receive(server, 1, seconds=0.5) == []
+
+
+def test_sending_to_one_who_has_refused_us_returns_at_once(open_transport: Callable[..., ZmqTransport]) -> None:
+    server, stranger = open_transport(1), open_transport(0, make_secrets())
+    stranger.connect(WorkerId(1), server.endpoint)
+    outbox = stranger._outlets[WorkerId(1)]._socket
+    was_refused = outbox.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH).poll(60_000)
+    outbox.disable_monitor()
+    assert was_refused
+    for _ in range(10):
+        stranger.send(WorkerId(1), BatchFrame(G, C, batch(30_000), 80))
+        stranger.send(WorkerId(1), EndFrame(G, C))
     assert receive(server, 1, seconds=0.5) == []
 
 

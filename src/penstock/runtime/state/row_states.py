@@ -25,7 +25,7 @@ from penstock.runtime.keys import fixed_width_values
 from penstock.runtime.state.pieces import KEY, KEY_GROUP, USER_KEY, VALUE, KeyedPiece, cut, own_rows
 from penstock.runtime.state.tuples import Row, TupleType
 
-_ENCODED_ROWS = 1 << 12  # converted in one call, in which the interpreter is not free for anybody else
+_CONVERTED_ROWS = 1 << 12  # in one call, in which the interpreter is not free for anybody else
 
 
 class KeyCursor:
@@ -54,6 +54,12 @@ class KeyCursor:
         if key_group not in self.owned:
             raise ProtocolViolation(f"key group {key_group} is not among {self.owned.start} … {self.owned.stop - 1}")
         self.key_group, self.key = key_group, self.key_type.freeze(key)
+
+
+def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for first in range(0, max(1, batch.num_rows), _CONVERTED_ROWS):
+            yield batch.slice(first, _CONVERTED_ROWS)
 
 
 @dataclass(slots=True)
@@ -108,13 +114,16 @@ class RowState(ABC):
         if not entries:
             del self._groups[self._cursor.key_group]
 
-    def keys_held(self) -> list[tuple[int, Row]]:
-        """Every key that has anything in this state, with its key group: to take up again what a restore brought."""
+    def keys_held(self) -> Iterator[tuple[int, Row]]:
+        """Every key that has anything in this state, with its key group: to take up again what a restore brought.
+
+        The state must not change meanwhile.
+        """
         key_type = self._cursor.key_type
-        if key_type is None:
-            return []
-        groups = sorted(self._groups.items())
-        return [(number, key_type.thaw(key)) for number, group in groups for key in group.entries]
+        if key_type is not None:
+            for number, group in sorted(self._groups.items()):
+                for key in group.entries:
+                    yield number, key_type.thaw(key)
 
     def snapshot(self) -> RowSnapshot:
         """References to the key groups, whose number is all that the time depends on."""
@@ -122,9 +131,9 @@ class RowState(ABC):
         return RowSnapshot(self, self.version, dict(self._groups))
 
     def restore(self, batches: Iterable[pa.RecordBatch]) -> int:
-        """Add the rows of `batches` that belong to this subtask, and return how many that were."""
+        """Add the rows of `batches` that belong to this subtask, and return how many that were. In the background."""
         restored = 0
-        for batch in batches:
+        for batch in _portions(batches):
             owned, max_parallelism = self._cursor.owned, self._cursor.max_parallelism
             mine = own_rows(self.name, batch, owned, max_parallelism, lambda key: [field.name for field in key])
             self._check_layout(batch.schema)
@@ -147,7 +156,7 @@ class RowState(ABC):
                 rows = self._rows_of(entry, block.columns)
                 block.keys.extend([key] * rows)
                 block.key_groups.extend([number] * rows)
-                if len(block.keys) >= _ENCODED_ROWS:
+                if len(block.keys) >= _CONVERTED_ROWS:
                     yield block
                     block = _Block([], [], [[] for _ in self._layout()])
         if block.keys:

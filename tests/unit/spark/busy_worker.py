@@ -1,0 +1,33 @@
+"""A worker in a process of its own, whose user function does not return before a file is there."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from penstock.api.stream import Pipeline
+from penstock.connectors.collect import CollectSink
+from penstock.connectors.memory import ListSource
+from penstock.ids import Generation, WorkerId
+from penstock.plan.physical import plan
+from penstock.runtime.frames import Endpoint
+from penstock.runtime.settings import WorkerSettings
+from penstock.runtime.zmq_transport import Secrets
+from penstock.spark.task import Attempt, work
+
+GENERATION = Generation(4)
+HEARTBEAT_MS = 50
+
+
+def main(driver: Endpoint, secrets: Secrets, directory: str) -> None:
+    def score(batch: Any) -> Any:
+        while not os.path.exists(f"{directory}/go"):
+            time.sleep(0.01)
+        return batch
+
+    pipeline = Pipeline("p")
+    pipeline.source(ListSource([{"n": 1}])).map(score, name="slow").sink(CollectSink())
+    settings = WorkerSettings(heartbeat_ms=HEARTBEAT_MS, driver_silence_ms_max=200)
+    made = plan(pipeline.graph(), 1, 1)
+    work(Attempt(GENERATION, made, settings, secrets, driver, directory), WorkerId(0), None)
