@@ -21,6 +21,7 @@ from penstock.api.forms import As, Form, RowsForm, form_of
 from penstock.api.grouping import group, hashable, key_columns
 from penstock.api.operator import Emit, Operator, OperatorContext
 from penstock.api.schemas import SchemaGuard, column_of
+from penstock.columnar.gather import filter_rows, joined, mask_of
 from penstock.errors import DataError, PenstockError, UserCodeError
 
 
@@ -119,7 +120,7 @@ class FilterOperator(FunctionOperator):
 
     def _kept(self, batch: pa.RecordBatch, chosen: Any) -> pa.RecordBatch | None:
         if isinstance(chosen, pc.Expression):
-            return batch.filter(chosen)
+            chosen = mask_of(batch, chosen)
         if self.form.is_one(chosen):
             return self.form.batch([chosen])
         if isinstance(chosen, pa.ChunkedArray):
@@ -132,7 +133,7 @@ class FilterOperator(FunctionOperator):
                 f"operator '{self.context.operator}': filter needs a boolean for each of {batch.num_rows} rows, an "
                 f"Arrow expression or the filtered batch, and the function returned {len(mask)} of type {mask.type}"
             )
-        return batch.filter(mask)
+        return filter_rows(batch, mask)
 
 
 class SelectOperator(NamedOperator):
@@ -278,6 +279,8 @@ def merged(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """The same rows, with neighbours at the end merged while they are of like size: few batches, few copies."""
     kept = list(batches)
     while len(kept) > 1 and kept[-2].num_rows <= 2 * kept[-1].num_rows:
-        last = kept.pop()
-        kept[-1] = pa.concat_batches([kept[-1], last])
+        whole = joined(kept[-2:])
+        if len(whole) > 1:
+            break
+        kept[-2:] = whole
     return kept
