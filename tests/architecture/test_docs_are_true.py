@@ -51,7 +51,7 @@ SETTINGS: dict[str, type] = {
     "RestartPolicy": RestartPolicy,
 }
 PATH_ROOTS = ("src", "tests", "docs", "tools", "examples", "benchmarks")
-PACKAGE_PARTS = ("api", "cli", "connectors", "plan", "protocol", "runtime", "spark", "storage")
+PACKAGE_PARTS = ("api", "cli", "columnar", "connectors", "plan", "protocol", "runtime", "spark", "storage")
 
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")

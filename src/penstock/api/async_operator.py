@@ -2,7 +2,8 @@
 
 The batches in hand are state: a checkpoint holds them, and a restored pipeline runs them again. So a checkpoint does
 not wait for the function, however long it is stuck. A batch is in hand until its result has been emitted; on the way
-downstream the result is in-flight data like any other.
+downstream the result is in-flight data like any other. Where the input is keyed, that state is keyed too: after a
+rescale each record is in the hand of the subtask that owns its key (I9), behind the older ones of that key (I2).
 
 Workers are threads of this operator alone: the runtime's background threads write checkpoints, and must never queue
 behind a function that is stuck. They are daemons, so that a stuck one does not keep a process alive. The mailbox looks
@@ -29,6 +30,7 @@ from penstock.errors import UserCodeError
 Where: TypeAlias = Literal["threads", "processes"]
 
 _LOOKED_MS_MAX = 20
+_IN_HAND = "in hand"
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +39,8 @@ class _Job:
 
     batch: pa.RecordBatch
     since_ms: int
+    is_unkeyed: bool
+    """Whether any subtask may have it: without a key, or from a checkpoint in which the records in hand had none."""
     is_started: bool = False
     done: threading.Event = field(default_factory=threading.Event)
     result: Any = None
@@ -136,7 +140,8 @@ class MapAsyncOperator(NamedOperator):
         self._is_looking = False
 
     def opened(self) -> None:
-        self._in_hand = self.context.list_state("in hand")
+        self._unkeyed = self.context.list_state(_IN_HAND)
+        self._keyed: Any = self.context.keyed.rows(_IN_HAND, self.context.key) if self.context.key else None
         self.form: Form = form_of(self.as_, self.output_guard(self.schema))
         self._pool = Pool(self.concurrency, self._runner, f"{self.context.operator}[{self.context.subtask}]")
 
@@ -151,15 +156,20 @@ class MapAsyncOperator(NamedOperator):
 
     def on_restored(self, emit: Emit) -> None:
         self._emit = emit
-        for batch in self._in_hand.get():
-            self._line.append(_Job(batch, self.context.now_ms()))
+        for batch in self._unkeyed.get():
+            self._take_in_hand(batch, is_unkeyed=True)
+        for batch in () if self._keyed is None else self._keyed.get():
+            self._take_in_hand(batch, is_unkeyed=False)
         self._changed()
 
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        self._take_in_hand(batch, is_unkeyed=self._keyed is None)
+        self._changed()
+
+    def _take_in_hand(self, batch: pa.RecordBatch, is_unkeyed: bool) -> None:
         now_ms = self.context.now_ms()
         for start in range(0, batch.num_rows, self.batch_rows):
-            self._line.append(_Job(batch.slice(start, self.batch_rows), now_ms))
-        self._changed()
+            self._line.append(_Job(batch.slice(start, self.batch_rows), now_ms, is_unkeyed))
 
     def on_watermark(self, watermark: int, emit: Emit) -> bool | None:
         if not self._line:
@@ -210,8 +220,10 @@ class MapAsyncOperator(NamedOperator):
 
     def _changed(self) -> None:
         jobs = [item for item in self._line if isinstance(item, _Job)]
-        # The state is what is in hand now, and nothing else.
-        self._in_hand.put([job.batch for job in jobs])
+        # The state is what is in hand now, and nothing else: a result that waits for a slower one is in hand too.
+        self._unkeyed.put([job.batch for job in jobs if job.is_unkeyed])
+        if self._keyed is not None:
+            self._keyed.put([job.batch for job in jobs if not job.is_unkeyed])
         idle = self.concurrency - sum(job.is_started and not job.done.is_set() for job in jobs)
         for job in [job for job in jobs if not job.is_started][:idle]:
             job.is_started = True

@@ -13,6 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.schemas import column_of
+from penstock.columnar.fixed_width import FIXED_WIDTH
+from penstock.columnar.gather import take, take_rows
+from penstock.columnar.plain import plain
 from penstock.errors import DataError
 
 
@@ -46,11 +49,10 @@ def group(batch: pa.RecordBatch, key: Sequence[str], operator: str) -> Groups:
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
     starts = np.flatnonzero(np.diff(ordered, prepend=-1))
-    firsts = pa.array(order[starts])
-    keys = pa.RecordBatch.from_arrays([column.take(firsts) for column in columns], names=list(key))
+    keys = pa.RecordBatch.from_arrays([take(column, order[starts]) for column in columns], names=list(key))
     is_sorted = bool((order[1:] > order[:-1]).all())
     ends = np.append(starts[1:], len(codes))
-    return Groups(batch if is_sorted else batch.take(pa.array(order)), keys, starts.tolist(), ends.tolist())
+    return Groups(batch if is_sorted else take_rows(batch, order), keys, starts.tolist(), ends.tolist())
 
 
 def key_columns(batch: pa.RecordBatch, key: Sequence[str], operator: str) -> list[pa.Array]:
@@ -78,12 +80,12 @@ def _codes(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
 
 
 def _column_codes(column: pa.Array) -> npt.NDArray[np.int64]:
-    if isinstance(column.type, pa.BaseExtensionType):
-        return _column_codes(column.storage)
+    column = plain(column)
     if pa.types.is_struct(column.type):
         return _codes([column.is_valid(), *column.flatten()])
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    if pa.types.is_decimal(column.type) and column.type.id in FIXED_WIDTH:
+        # Arrow cannot tell equal decimals of less than 128 bits.
+        column = column.cast(pa.decimal128(column.type.precision, column.type.scale))
     encoded = column.dictionary_encode(null_encoding="encode")
     codes: npt.NDArray[np.int64] = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     return codes

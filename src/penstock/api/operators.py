@@ -21,6 +21,7 @@ from penstock.api.forms import As, Form, RowsForm, form_of
 from penstock.api.grouping import group, hashable, key_columns
 from penstock.api.operator import Emit, Operator, OperatorContext
 from penstock.api.schemas import SchemaGuard, column_of
+from penstock.columnar.gather import filter_rows, joined, mask_of
 from penstock.errors import DataError, PenstockError, UserCodeError
 
 _CONVERTED_ROWS = 1 << 12
@@ -126,7 +127,7 @@ class FilterOperator(FunctionOperator):
 
     def _kept(self, batch: pa.RecordBatch, chosen: Any) -> pa.RecordBatch | None:
         if isinstance(chosen, pc.Expression):
-            return batch.filter(chosen)
+            chosen = mask_of(batch, chosen)
         if self.form.is_one(chosen):
             return self.form.batch([chosen])
         if isinstance(chosen, pa.ChunkedArray):
@@ -139,7 +140,7 @@ class FilterOperator(FunctionOperator):
                 f"operator '{self.context.operator}': filter needs a boolean for each of {batch.num_rows} rows, an "
                 f"Arrow expression or the filtered batch, and the function returned {len(mask)} of type {mask.type}"
             )
-        return batch.filter(mask)
+        return filter_rows(batch, mask)
 
 
 class SelectOperator(NamedOperator):
@@ -313,6 +314,8 @@ def merged(log: list[pa.RecordBatch], added: pa.RecordBatch) -> list[pa.RecordBa
     """The log with a batch added; neighbours at its end are merged while they are of like size, and not yet large."""
     log = [*log, added]
     while len(log) > 1 and log[-2].num_rows <= 2 * log[-1].num_rows and log[-2].num_rows < _MERGED_ROWS:
-        last = log.pop()
-        log[-1] = pa.concat_batches([log[-1], last])
+        whole = joined(log[-2:])
+        if len(whole) > 1:
+            break
+        log[-2:] = whole
     return log

@@ -28,7 +28,7 @@ class GeneratorSource(Source):
 
     The trap: `make` must be a function of the numbers alone. After a failure it is asked for the same records again,
     perhaps in other pieces; with a clock or a random generator in it they would be others. `splits` may not change
-    while there are checkpoints of it, and neither may `rows` if there are several splits.
+    while there are checkpoints of it. `rows` may: with more of them a restored pipeline goes on, with fewer it ends.
     """
 
     def __init__(
@@ -50,9 +50,7 @@ class GeneratorSource(Source):
         self.rows_per_second = rows_per_second
 
     def identity(self) -> Mapping[str, str]:
-        # One split counts from 0, whatever the number of rows; several begin where that number puts them.
-        rows = {} if self.split_count == 1 else {"rows": str(self.rows)}
-        return {**super().identity(), "splits": str(self.split_count), **rows}
+        return {**super().identity(), "splits": str(self.split_count)}
 
     def splits(self) -> Sequence[str]:
         return [f"{split}/{self.split_count}" for split in range(self.split_count)]
@@ -64,29 +62,61 @@ class GeneratorSource(Source):
                 f"the checkpoint has a generator of {count} splits, and the pipeline has one of {self.split_count}: "
                 f"set splits={count} again"
             )
-        return _GeneratorReader(self, int(number), json.loads(offset) if offset else 0)
+        return _GeneratorReader(self, int(number), offset)
 
-    def span(self, split: int, position: int) -> tuple[int, int]:
-        """The number of the record at `position` of a split, and how many follow it one by one."""
-        if self.rows is not None:
-            first, end = (self.rows * number // self.split_count for number in (split, split + 1))
-            return first + position, end - first - position
-        block, within = divmod(position, _BLOCK_ROWS)
-        return (block * self.split_count + split) * _BLOCK_ROWS + within, _BLOCK_ROWS - within
+
+class _Share:
+    """The numbers of one split, in order.
+
+    `extents` are the values that `rows` has had: the numbers up to the first one were dealt out among the splits when
+    the source began, those from there to the next when it grew. So a number never changes its split. None means without
+    an end: those numbers are dealt out in blocks.
+    """
+
+    def __init__(self, split: int, splits: int, extents: Sequence[int | None]) -> None:
+        self._split = split
+        self._splits = splits
+        self.extents = tuple(extents)
+
+    def grown_to(self, rows: int | None) -> _Share:
+        """The same with more numbers behind them, if `rows` is more than it has ever been."""
+        last = self.extents[-1]
+        is_more = last is not None and (rows is None or rows > last)
+        return _Share(self._split, self._splits, (*self.extents, rows)) if is_more else self
+
+    def span(self, position: int) -> tuple[int, int]:
+        """The number at `position`, and how many follow it one by one; of none at the end."""
+        low = 0
+        for high in self.extents:
+            if high is None:
+                block, within = divmod(position, _BLOCK_ROWS)
+                return low + (block * self._splits + self._split) * _BLOCK_ROWS + within, _BLOCK_ROWS - within
+            first, end = (low + (high - low) * number // self._splits for number in (self._split, self._split + 1))
+            if position < end - first:
+                return first + position, end - first - position
+            position -= end - first
+            low = high
+        return low, 0
 
 
 class _GeneratorReader(SplitReader):
-    def __init__(self, source: GeneratorSource, split: int, position: int) -> None:
+    def __init__(self, source: GeneratorSource, split: int, offset: bytes | None) -> None:
         self._source = source
-        self._split = split
-        self._position = position
+        state = json.loads(offset) if offset else 0
+        if isinstance(state, int):
+            # A new split, or one of a checkpoint of the time when `rows` was not noted.
+            state = {"position": state, "extents": [source.rows]}
+        self._position: int = state["position"]
+        self._share = _Share(split, source.split_count, state["extents"]).grown_to(source.rows)
         rate = source.rows_per_second
         self._rate = None if rate is None else rate / source.split_count
         self._allowed = 0.0
         self._counted_at = time.monotonic()
 
     def read(self, rows_max: int) -> Any:
-        start, left = self._source.span(self._split, self._position)
+        start, left = self._share.span(self._position)
+        if self._source.rows is not None:
+            left = min(left, self._source.rows - start)
         if left <= 0:
             return END_OF_SPLIT
         count = min(rows_max, left, self._budget())
@@ -111,7 +141,7 @@ class _GeneratorReader(SplitReader):
         return int(self._allowed)
 
     def offset(self) -> bytes:
-        return json.dumps(self._position).encode()
+        return json.dumps({"position": self._position, "extents": self._share.extents}).encode()
 
 
 class _Columns:

@@ -18,6 +18,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from penstock.columnar.gather import take_rows
 from penstock.protocol.manifest import ChannelSegment
 from penstock.runtime.channel_state import decode_items
 from penstock.runtime.items import BatchItem, Captured, WatermarkItem
@@ -162,4 +163,4 @@ def _own_rows(piece: RecoveredBatch, key: tuple[str, ...], own: range, max_paral
     if mine.all():
         return piece
     chosen = np.flatnonzero(mine)
-    return RecoveredBatch(piece.batch.take(pa.array(chosen)), piece.first_row, chosen + piece.first_row)
+    return RecoveredBatch(take_rows(piece.batch, chosen), piece.first_row, chosen + piece.first_row)

@@ -1,6 +1,6 @@
 """Channel state and operator state as bytes: Arrow IPC streams, one behind the other.
 
-A watermark is an empty batch with a note on it, so that it keeps its place among the records. A change of
+A watermark is a batch without rows and with a note on it, so that it keeps its place among the records. A change of
 schema starts another stream. Reading can raise, never run code: there is no pickle here.
 """
 
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import pyarrow as pa
 
+from penstock.columnar.gather import owned, take
 from penstock.errors import CorruptBlob
 from penstock.runtime.items import BatchItem, Captured, WatermarkItem
 
 _WATERMARK = b"penstock.watermark"
-_EMPTY = pa.schema([])
+_NO_ROWS = np.empty(0, dtype=np.intp)
+_NO_RECORDS = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
 _OPTIONS = pa.ipc.IpcWriteOptions()
 
 
@@ -27,21 +30,29 @@ def encode_items(items: Iterable[Captured]) -> pa.Buffer:
     """Records and watermarks of one channel, in order."""
     out = pa.BufferOutputStream()
     writer: pa.RecordBatchStreamWriter | None = None
-    schema = _EMPTY
+    before = _NO_RECORDS
     for item in items:
-        wanted = item.batch.schema if isinstance(item, BatchItem) else schema
-        if writer is None or wanted != schema:
+        batch = owned(item.batch) if isinstance(item, BatchItem) else _without_rows(before)
+        if writer is None or batch.schema != before.schema:
             if writer is not None:
                 writer.close()
-            schema, writer = wanted, pa.ipc.new_stream(out, wanted, options=_OPTIONS)
-        if isinstance(item, BatchItem):
-            writer.write_batch(item.batch)
-        else:
-            note = {_WATERMARK: str(item.watermark).encode()}
-            writer.write_batch(pa.RecordBatch.from_pylist([], schema=schema), custom_metadata=note)
+            writer = pa.ipc.new_stream(out, batch.schema, options=_OPTIONS)
+        note = None if isinstance(item, BatchItem) else {_WATERMARK: str(item.watermark).encode()}
+        writer.write_batch(batch, custom_metadata=note)
+        before = batch
     if writer is not None:
         writer.close()
     return out.getvalue()
+
+
+def _without_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch of the same schema, whatever its types: Arrow can make none from a schema with a union."""
+    # A dictionary stays what it is, because another one would be written, and then this one again.
+    columns = [
+        column.slice(0, 0) if pa.types.is_dictionary(column.type) else take(column, _NO_ROWS)
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def decode_batches(data: bytes) -> list[pa.RecordBatch]:

@@ -20,8 +20,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.columnar.fixed_width import FIXED_WIDTH, fixed_width_values, null_mask
+from penstock.columnar.gather import run_numbers
 from penstock.errors import DataError
 
 Words: TypeAlias = npt.NDArray[np.uint64]
@@ -40,20 +41,6 @@ _TAIL_BLOCK_WORDS: Final = 1 << 18
 _KEEP_BYTES: Final = np.array([(1 << 8 * n) - 1 for n in range(9)], dtype=np.uint64)
 _OF_POSITION: Final = np.arange(_STEPPED_WORDS, dtype=np.uint64) * _COMBINE
 _CANONICAL_NAN: Final = np.uint64(0x7FF8000000000000).view(np.float64)
-
-
-def _stored_dtype(kind: pa.DataType) -> np.dtype[Any]:
-    letter = "f" if pa.types.is_floating(kind) else "u" if pa.types.is_unsigned_integer(kind) else "i"
-    return np.dtype(f"{letter}{kind.bit_width // 8}")
-
-
-_INTEGERS: Final = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
-_FLOATS: Final = [pa.float16(), pa.float32(), pa.float64()]
-_TIMES: Final = [pa.date32(), pa.date64(), pa.time32("s"), pa.time64("us"), pa.timestamp("us"), pa.duration("us")]
-# Older versions of Arrow have no decimals of less than 128 bits.
-_SMALL_DECIMALS: Final = [getattr(pa, name)(1) for name in ("decimal32", "decimal64") if hasattr(pa, name)]
-FIXED_WIDTH: Final = {kind.id: _stored_dtype(kind) for kind in [*_INTEGERS, *_FLOATS, *_TIMES, *_SMALL_DECIMALS]}
-"""By the id of an Arrow type, how its values lie in memory, if they are numbers of up to 64 bits."""
 
 
 def hash_rows(batch: pa.RecordBatch, columns: Sequence[str]) -> Words:
@@ -121,25 +108,11 @@ def hash_array(array: pa.Array) -> Words:
     if pa.types.is_dictionary(kind):
         return _hash_dictionary(array)
     if pa.types.is_run_end_encoded(kind):
-        return hash_array(pc.run_end_decode(array))
+        return hash_array(array.values).take(run_numbers(array))
     hashes = _hash_valid(array)
     if array.null_count:
         hashes[null_mask(array)] = NULL_HASH
     return hashes
-
-
-def null_mask(array: pa.Array) -> npt.NDArray[np.bool_]:
-    mask: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
-    return mask
-
-
-def fixed_width_values(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """The values buffer as a read-only numpy view. Trap: what stands at a null is arbitrary."""
-    buffer = array.buffers()[1]
-    wide = np.dtype(dtype)
-    if len(array) == 0 or buffer is None:
-        return np.zeros(len(array), dtype=wide)
-    return np.frombuffer(buffer, dtype=wide, count=len(array), offset=array.offset * wide.itemsize)
 
 
 def word_values(array: pa.Array) -> npt.NDArray[np.int64] | None:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.columnar.gather import take_rows
 from penstock.errors import PipelineError
 from penstock.ids import KeyGroup
 from penstock.plan.physical import reachable
@@ -23,7 +24,6 @@ from penstock.protocol.key_groups import owner_of
 from penstock.protocol.manifest import Partitioning
 from penstock.runtime.direct_table import DirectTable
 from penstock.runtime.keys import key_groups, word_values
-from penstock.runtime.take import take_rows
 
 Split: TypeAlias = list[tuple[int, pa.RecordBatch]]
 """Receiver and its batch, in the order of the receivers."""

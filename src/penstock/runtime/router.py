@@ -1,6 +1,7 @@
 """The router: hands what a chain emits to the output channels of every edge.
 
-Only the columns travel that the receiver reads: what nobody looks at need not be copied, sent, nor captured.
+Only the columns travel that the receiver reads: what nobody looks at need not be copied, sent, nor captured. And of
+dictionaries and the like only the values that the records of a piece refer to.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from penstock.columnar.gather import may_share, owned
 from penstock.ids import ChannelId, SubtaskId
 from penstock.plan.physical import PhysicalPlan
 from penstock.runtime.output_channel import OutputChannel
@@ -65,6 +67,8 @@ class _Route:
         self._schema: pa.Schema | None = None
         self._positions: list[int] | None = None
         """Where the columns that travel are in a batch of that schema; None if all of them do."""
+        self._sent: pa.Schema | None = None
+        self._may_share = False
 
     @property
     def window_bytes(self) -> int:
@@ -74,7 +78,15 @@ class _Route:
     def send(self, batch: pa.RecordBatch) -> None:
         if self._columns is not None:
             batch = self._narrowed(batch, self._columns)
-        for receiver, rows in self._partitioner.split(batch):
+        schema = batch.schema
+        if schema is not self._sent and schema != self._sent:
+            self._sent, self._may_share = schema, may_share(schema)
+        pieces = self._partitioner.split(batch)
+        if self._may_share:
+            # A broadcast hands out one batch many times.
+            cut_loose = {id(rows): owned(rows) for _, rows in pieces}
+            pieces = [(receiver, cut_loose[id(rows)]) for receiver, rows in pieces]
+        for receiver, rows in pieces:
             self._receivers[receiver].send_batch(rows)
 
     def _narrowed(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from penstock.api.operator import MAX_WATERMARK, MIN_WATERMARK
+from penstock.columnar.gather import owned
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
 from penstock.ids import NO_CHECKPOINT, CheckpointId, OperatorName
 from penstock.protocol.manifest import SplitState
@@ -99,7 +100,8 @@ class SourceStage:
                 continue
             self._turn += 1
             if batch is not None and batch.num_rows:
-                return batch
+                # What is counted, sent and captured of a slice should be the slice.
+                return owned(batch)
         return None
 
     def watermark(self) -> int:

@@ -12,10 +12,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock import ABORT, CHECKPOINT, CollectSink, ListSource, Pipeline, Stream, UserCodeError
+from penstock import (
+    ABORT,
+    CHECKPOINT,
+    CollectSink,
+    GeneratorSource,
+    KeyedFunction,
+    ListSource,
+    Pipeline,
+    Stream,
+    UserCodeError,
+)
+from penstock.api.async_operator import MapAsyncOperator
 from penstock.api.operator import MAX_WATERMARK, Emit, Operator
 from penstock.api.stream import KeyedStream
 from penstock.protocol.coordinator_state import Mode, Policy
+from penstock.protocol.manifest import Manifest, StateKind
+from penstock.protocol.manifest_codec import decode_manifest_or_void
+from penstock.runtime.state.keyed import KeyedState
+from penstock.storage import MemoryStore
 from penstock.testing import Result, run
 
 
@@ -171,6 +186,188 @@ def test_through_a_crash(parallelism: int) -> None:
     )
     assert result.restarts == 1
     assert sorted(found) == list(range(400))
+
+
+class Hand:
+    """A state that is a list of batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+
+    def get(self) -> list[pa.RecordBatch]:
+        return self.batches
+
+    def put(self, batches: list[pa.RecordBatch]) -> None:
+        self.batches = list(batches)
+
+
+class Bench:
+    """A context for one operator, in which nothing happens by itself."""
+
+    operator, subtask, parallelism = "async", 0, 1
+
+    def __init__(self, key: tuple[str, ...] = ()) -> None:
+        self.key = key
+        self.keyed = KeyedState(range(0, 1), 128)
+        self.hand = Hand()
+        self.looks: list[Callable[[], None]] = []
+
+    def list_state(self, name: str) -> Hand:
+        return self.hand
+
+    def now_ms(self) -> int:
+        return 0
+
+    def call_at(self, at_ms: int, call: Callable[[], None]) -> None:
+        self.looks.append(call)
+
+
+def opened(context: Any, call: Callable[[Any], Any], batch_rows: int, emitted: list[int]) -> MapAsyncOperator:
+    operator = MapAsyncOperator(call, "arrow", None, 2, ordered=True, where="threads", batch_rows=batch_rows)
+    operator.open(context)
+    operator.on_restored(lambda batch: emitted.extend(batch["n"].to_pylist()))
+    return operator
+
+
+def is_done(operator: MapAsyncOperator, place: int) -> bool:
+    job = operator._line[place]
+    return not isinstance(job, int) and job.done.is_set()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Fails only if it would hang."""
+    for _ in range(6_000):
+        if condition():
+            return
+        time.sleep(0.005)
+    raise AssertionError("nothing happens")
+
+
+def test_a_result_that_waits_for_a_slower_one_is_still_in_the_state() -> None:
+    first = threading.Event()
+
+    def call(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch["n"][0].as_py() == 0:
+            first.wait(60)
+        return batch
+
+    context, emitted = Bench(), list[int]()
+    operator = opened(context, call, 1, emitted)
+    operator.process(pa.record_batch({"n": [0, 1, 2]}), 0, lambda batch: None)
+    wait_until(lambda: is_done(operator, 1))
+    context.looks.pop()()
+    wait_until(lambda: is_done(operator, 2))
+    context.looks.pop()()
+    assert emitted == []
+    assert [batch["n"].to_pylist() for batch in context.hand.get()] == [[0], [1], [2]]
+    first.set()
+    wait_until(lambda: is_done(operator, 0))
+    context.looks.pop()()
+    assert emitted == [0, 1, 2]
+    assert context.hand.get() == []
+    operator.close()
+
+
+class Order(KeyedFunction):
+    """Emits each record that comes after a younger one of its key."""
+
+    def open(self, context: Any) -> None:
+        self.last = context.value("last", "n bigint")
+
+    def process(self, key: Any, rows: pa.RecordBatch, context: Any) -> pa.RecordBatch | None:
+        (last,) = self.last.get() or (-1,)
+        late = []
+        for n in rows["n"].to_pylist():
+            if n < last:
+                late.append(n)
+            last = max(last, n)
+        self.last.update((last,))
+        return pa.record_batch({"n": pa.array(late, pa.int64())}) if late else None
+
+
+class Killed(BaseException):
+    pass
+
+
+def in_hand(store: MemoryStore, kind: StateKind) -> int:
+    """How many records the newest checkpoint has in hand."""
+    paths = sorted(path for path in store.list("checkpoints/") if path.endswith("manifest.json"))
+    manifest = decode_manifest_or_void(store.read(paths[-1])) if paths else None
+    if not isinstance(manifest, Manifest):
+        return 0
+    states = [state for report in manifest.reports for state in report.states]
+    return sum(state.rows for state in states if state.operator == "async" and state.kind is kind)
+
+
+class Unpickled:
+    """A function that need not travel."""
+
+    def __init__(self, function: Callable[[pa.RecordBatch], pa.RecordBatch] = doubled) -> None:
+        self.function = function
+
+    def __reduce__(self) -> Any:
+        return Unpickled, ()
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return self.function(batch)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 2), (2, 3), (2, 5), (3, 2)])
+def test_what_is_in_hand_of_a_key_goes_with_it_and_keeps_its_order(before: int, after: int) -> None:
+    count, gate = 3_000, threading.Event()
+
+    def make(start: int, rows: int) -> pa.RecordBatch:
+        numbers = range(start, start + rows)
+        return pa.record_batch({"n": numbers, "k": [n % 16 for n in numbers]})
+
+    def call(batch: pa.RecordBatch) -> pa.RecordBatch:
+        gate.wait(60)
+        # What was in hand takes longer than what follows, which would be faster in another subtask.
+        time.sleep(0.02 if batch["n"][0].as_py() < 500 else 0)
+        return batch
+
+    def pipeline(seen: CollectSink, late: CollectSink) -> Pipeline:
+        made = Pipeline("p")
+        source = made.source(GeneratorSource(make, rows=count), name="src", parallelism=1).key_by("k")
+        mapped = source.map_async(Unpickled(call), concurrency=2, batch_rows=32, name="async")
+        mapped.sink(seen, name="seen")
+        mapped.key_by("k").process(Order(), name="order").sink(late, name="late")
+        return made
+
+    store, seen, late = MemoryStore(), CollectSink(), CollectSink()
+    policy = Policy(interval_ms=10, backoff_ms=5, mode=Mode.UNALIGNED)
+
+    def until() -> bool:
+        if in_hand(store, StateKind.KEYED) + in_hand(store, StateKind.LIST) >= 100:
+            raise Killed
+        return False
+
+    with pytest.raises(Killed):
+        run(pipeline(seen, late), store=store, until=until, parallelism=before, policy=policy)
+    gate.set()
+    run(pipeline(seen, late), store=store, parallelism=after, policy=policy)
+    assert sorted(row["n"] for row in seen.rows()) == list(range(count))
+    assert late.rows() == []
+
+
+def test_what_an_older_checkpoint_has_in_hand_without_keys_is_run_and_stays_without() -> None:
+    first, emitted = threading.Event(), list[int]()
+
+    def call(batch: pa.RecordBatch) -> pa.RecordBatch:
+        first.wait(60)
+        return batch
+
+    context = Bench(key=("n",))
+    context.hand.put([pa.record_batch({"n": list(range(10))})])
+    operator = opened(context, call, 5, emitted)
+    # Most of these keys belong to other subtasks: as keyed state they could not be written.
+    assert [batch.num_rows for batch in context.hand.get()] == [5, 5]
+    assert context.keyed.snapshot().encode(1 << 20) == []
+    first.set()
+    wait_until(lambda: is_done(operator, 0) and is_done(operator, 1))
+    context.looks.pop()()
+    assert emitted == list(range(10))
+    operator.close()
 
 
 class Watermarks(Operator):

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import END_OF_SPLIT, CollectSink, DataError, GeneratorSource, Pipeline, PipelineError, RestoreError
+from penstock.storage import MemoryStore
 from penstock.testing import run
 
 
@@ -39,6 +40,55 @@ def test_every_number_comes_once_through_a_restore(rows: int, splits: int, rows_
             found += batch.column("n").to_pylist()  # type: ignore[union-attr]
         found += read_all(source.open(split, reader.offset()), rows_max)
     assert sorted(found) == list(range(rows))
+
+
+def some_of(source: GeneratorSource, offsets: dict[str, bytes], calls: int, rows_max: int) -> list[int]:
+    """What some calls of each split bring, or all until the end; the offsets go on."""
+    found: list[int] = []
+    for split in source.splits():
+        reader = source.open(split, offsets.get(split))
+        for _ in range(calls):
+            batch: Any = reader.read(rows_max)
+            if batch is END_OF_SPLIT:
+                break
+            found += batch.column("n").to_pylist()
+        offsets[split] = reader.offset()
+    return found
+
+
+changes = st.lists(st.tuples(st.integers(0, 300) | st.none(), st.integers(0, 5)), max_size=5)
+
+
+@given(changes, st.integers(0, 300), st.integers(1, 5), st.integers(1, 50))
+def test_every_number_comes_once_however_often_rows_changes(
+    runs: list[tuple[int | None, int]], rows: int, splits: int, rows_max: int
+) -> None:
+    offsets: dict[str, bytes] = {}
+    found: list[int] = []
+    for some, calls in runs:
+        now = some_of(GeneratorSource(make, rows=some, splits=splits), offsets, calls, rows_max)
+        assert some is None or all(number < some for number in now)
+        found += now
+    # Without an end the blocks are large: only a source that had one can be read to its end.
+    has_end = all(some is not None for some, _ in runs)
+    found += some_of(GeneratorSource(make, rows=rows, splits=splits), offsets, 1_000, rows_max)
+    assert len(found) == len(set(found))
+    if has_end:
+        assert set(range(rows)) <= set(found)
+
+
+def test_more_rows_go_on_where_fewer_have_ended() -> None:
+    store, sink = MemoryStore(), CollectSink()
+    for rows in (100, 60, 200):
+        pipeline = Pipeline("p")
+        pipeline.source(GeneratorSource(make, rows=rows, splits=2), name="src").sink(sink, name="out")
+        run(pipeline, store=store)
+        assert sorted(sink.table()["n"].to_pylist()) == list(range(max(rows, 100)))
+
+
+def test_an_offset_of_an_older_checkpoint_is_a_position() -> None:
+    reader = GeneratorSource(make, rows=100, splits=2).open("1/2", b"30")
+    assert read_all(reader) == list(range(80, 100))
 
 
 def test_without_an_end_the_numbers_are_dealt_out_in_blocks() -> None:

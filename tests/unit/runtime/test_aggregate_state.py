@@ -21,6 +21,7 @@ from penstock.errors import DataError, PipelineError, ProtocolViolation, Restore
 from penstock.protocol.key_groups import key_groups_of
 from penstock.runtime.keys import key_groups
 from penstock.runtime.state import Aggregate, AggregateState, Function, KeyedPiece, KeyedState, key_index
+from penstock.runtime.state.key_index import KeySnapshot
 
 GROUPS = 16
 FUNCTIONS: list[Function] = ["sum", "count", "min", "max", "mean", "first", "last"]
@@ -607,3 +608,38 @@ def test_asking_twice_for_aggregates_returns_the_same_ones() -> None:
         keyed.aggregate("s", ["k"], ALL)
     with pytest.raises(PipelineError, match="used twice"):
         keyed.value("s", pa.schema([("v", pa.int64())]))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_binary(), pa.dictionary(pa.int32(), pa.string())])
+def test_more_keys_than_fit_into_one_string_column_are_written_in_several(
+    kind: pa.DataType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.runtime.state.pieces.PIECE_BYTES_MAX", 2_000)
+    largest = 0
+    whole = KeySnapshot.arrays
+
+    def arrays(self: KeySnapshot, slots: Any = None) -> list[pa.Array]:
+        nonlocal largest
+        found = whole(self, slots)
+        largest = max(largest, *(array.nbytes for array in found))
+        return found
+
+    keyed = KeyedState(range(0, 4), 4)
+    counts = keyed.aggregate("s", ["k"], SUM)
+    for start in range(0, 300, 30):
+        texts = [f"{n:04}" + "x" * (n % 100) for n in range(start, start + 30)]
+        keys = pa.array(texts).dictionary_encode() if pa.types.is_dictionary(kind) else pa.array(texts).cast(kind)
+        counts.fold(pa.record_batch({"k": keys, "v": range(start, start + 30)}))
+    monkeypatch.setattr(KeySnapshot, "arrays", arrays)
+    pieces = keyed.snapshot().encode(1 << 20)
+    assert 0 < largest < 3_000
+    assert len(pieces) > 4, "a single key group is in several pieces"
+    again = KeyedState(range(0, 4), 4)
+    sums = again.aggregate("s", ["k"], SUM)
+    for piece in pieces:
+        again.restore("s", [through_ipc(piece.batch)])
+    assert len(sums) == 300
+    monkeypatch.undo()
+    current = sums.current()
+    assert current is not None
+    assert sorted(current.column(1).to_pylist()) == list(range(300))

@@ -29,7 +29,7 @@ from penstock.runtime.partition import (
     rescale_senders,
     split_by_receiver,
 )
-from tests.unit.runtime.test_take import Celsius
+from tests.unit.columnar.test_gather import Celsius
 
 EMPTY = pa.record_batch({"k": pa.array([], pa.int64())})
 

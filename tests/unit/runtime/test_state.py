@@ -560,3 +560,83 @@ def test_restoring_after_a_snapshot_leaves_the_snapshot_as_it_was() -> None:
     keyed.restore("s", [piece.batch for piece in pieces_of(more)])
     assert list(state.get()) == [(1,), (2,)]
     assert sum(piece.rows for piece in snapshot.encode(100)) == 1
+
+
+# --- more than fits into one batch ---
+
+
+def restored_into(keyed: KeyedState, pieces: list[KeyedPiece]) -> KeyedState:
+    for piece in pieces:
+        keyed.restore(piece.name, [through_ipc(piece.batch)])
+    return keyed
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Batches of a few hundred bytes stand for those of two gigabytes."""
+    monkeypatch.setattr("penstock.runtime.state.pieces.PIECE_BYTES_MAX", 500)
+    return 500
+
+
+def test_a_key_group_of_rows_that_does_not_fit_into_one_batch_is_cut_into_several(small_batches: int) -> None:
+    keyed = KeyedState(range(0, 1), 1)
+    rows = keyed.rows("s", ["k"])
+    for n in range(40):
+        rows.append(pa.record_batch({"k": [n % 3], "n": [n], "text": ["x" * 50]}))
+    pieces = keyed.snapshot().encode(1 << 20)
+    assert len(pieces) > 3
+    assert all(piece.batch.nbytes <= 2 * small_batches for piece in pieces)
+    assert {(piece.first, piece.end) for piece in pieces} == {(0, 1)}
+    again = KeyedState(range(0, 1), 1)
+    again.rows("s", ["k"])
+    restored_into(again, pieces)
+    found = [row for batch in again.rows("s", ["k"]).get() for row in batch.to_pylist()]
+    for k in range(3):
+        assert [row["n"] for row in found if row["k"] == k] == [n for n in range(40) if n % 3 == k], "in order (I2)"
+
+
+def test_a_key_group_of_values_that_does_not_fit_into_one_batch_is_cut_into_several(small_batches: int) -> None:
+    def made() -> tuple[KeyedState, ValueState]:
+        keyed = KeyedState(range(0, 1), 1, pa.schema([("k", pa.string())]))
+        return keyed, keyed.value("s", pa.schema([("text", pa.string())]))
+
+    keyed, value = made()
+    for n in range(9_000):
+        keyed.set_key(0, (f"key {n}",))
+        value.update((f"{n}",))
+    pieces = keyed.snapshot().encode(1 << 30)
+    assert len(pieces) > 1
+    again, values = made()
+    restored_into(again, pieces)
+    for n in range(9_000):
+        again.set_key(0, (f"key {n}",))
+        assert values.get() == (f"{n}",)
+
+
+def test_adding_a_batch_does_not_copy_those_that_are_there() -> None:
+    rows = KeyedState(range(0, 1), 1).rows("s", ["k"])
+    batch = pa.record_batch({"k": [1]})
+    held = rows._batches
+    snapshots = []
+    for _ in range(100):
+        rows.append(batch)
+        snapshots.append(rows.snapshot())
+    assert rows._batches is held
+    assert [sum(piece.rows for piece in snapshot.encode(1 << 20)) for snapshot in snapshots] == list(range(1, 101))
+
+
+def test_rows_that_are_replaced_stay_in_the_snapshot_of_before() -> None:
+    rows = KeyedState(range(0, 1), 1).rows("s", ["k"])
+    rows.append(pa.record_batch({"k": [1, 2]}))
+    snapshot = rows.snapshot()
+    rows.append(pa.record_batch({"k": [3]}))
+    rows.put([pa.record_batch({"k": [4, 5, 6, 7]})])
+    assert [piece.rows for piece in snapshot.encode(1 << 20)] == [2]
+    assert [piece.rows for piece in rows.snapshot().encode(1 << 20)] == [4]
+
+
+def test_rows_of_another_subtasks_key_groups_are_not_written() -> None:
+    rows = KeyedState(range(0, 1), 128).rows("s", ["k"])
+    rows.append(pa.record_batch({"k": list(range(50))}))
+    with pytest.raises(ProtocolViolation, match="but its subtask owns 0 … 0"):
+        rows.snapshot().encode(1 << 20)

@@ -471,3 +471,18 @@ def test_a_subtask_without_key_groups_has_nothing_to_say() -> None:
     subtask = Subtask(owned=range(4, 4))
     assert subtask.close(100) == {}
     assert subtask.pieces() == []
+
+
+def test_more_keys_than_fit_into_one_string_column_are_written_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.runtime.state.pieces.PIECE_BYTES_MAX", 2_000)
+    one, other = (KeyedState(range(0, 4), 4) for _ in range(2))
+    states = [each.windows("w", ["k"], [Aggregate("count", None, "n")], Windows(10, 10), "t") for each in (one, other)]
+    texts = [f"{n:04}" + "x" * (n % 100) for n in range(300)]
+    states[0].add(pa.record_batch({"k": texts, "t": [n // 100 * 10 for n in range(300)]}))
+    pieces = one.snapshot().encode(1 << 20)
+    assert len(pieces) > 4
+    assert all(piece.batch.nbytes < 6_000 for piece in pieces)
+    for piece in pieces:
+        other.restore(piece.name, [piece.batch])
+    found = [row for batch in states[1].close(MAX_WATERMARK) for row in batch.to_pylist()]
+    assert sorted(row["k"] for row in found) == sorted(texts)

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.api.aggregates import Aggregate
+from penstock.columnar.fixed_width import FIXED_WIDTH, fixed_width_values
 from penstock.errors import DataError
-from penstock.runtime.keys import FIXED_WIDTH, fixed_width_values
 from penstock.runtime.state.columns import array_of_values, column_type, fits_word, words_of
 from penstock.runtime.state.slot_table import Slots
 

@@ -10,28 +10,30 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.api.aggregates import Aggregate, kept_for
+from penstock.columnar.gather import take
 from penstock.errors import DataError, PipelineError, RestoreError
 from penstock.runtime.keys import key_groups
 from penstock.runtime.state.accumulators import accumulators_for, stored_accumulators
 from penstock.runtime.state.aggregate_columns import Columns, ColumnsSnapshot
 from penstock.runtime.state.columns import column_type
-from penstock.runtime.state.key_index import KeyIndex
+from penstock.runtime.state.key_index import KeyIndex, KeySnapshot
 from penstock.runtime.state.pieces import (
     KEY,
     KEY_GROUP,
     VALUE,
     KeyedPiece,
+    blocks,
     check_owned,
-    cut,
+    cut_rows,
     own_rows,
     stable_order,
     struct_of,
 )
 from penstock.runtime.state.slot_table import Slots
-from penstock.runtime.take import take
 
 
 class AggregateState:
@@ -137,14 +139,30 @@ class AggregateState:
 
     def encode(self, columns: ColumnsSnapshot, target_bytes: int) -> list[KeyedPiece]:
         """Pieces of a snapshot's columns. Runs in the background: touches nothing of the live state."""
-        keys = columns.keys.arrays()
-        key = pa.RecordBatch.from_arrays(keys, names=list(self.key))
-        groups = key_groups(key, self._partitioned_by, self._max_parallelism)
+        keys, values = columns.keys, columns.arrays()
+        labels = [accumulator.label for accumulator in columns.accumulators]
+        row_bytes = keys.row_bytes()
+        groups = self._groups_of(keys, row_bytes)
         check_owned(self.name, groups, self._owned)
-        value = struct_of(columns.arrays(), [accumulator.label for accumulator in columns.accumulators])
-        arrays = [pa.array(groups), struct_of(keys, self.key), value]
-        table = pa.Table.from_arrays(arrays, names=[KEY_GROUP, KEY, VALUE])
-        return cut(self.name, table.take(pa.array(stable_order(groups, self._owned))), target_bytes)
+        order = stable_order(groups, self._owned)
+        groups = groups[order]
+
+        def batches(begin: int, end: int) -> list[pa.RecordBatch]:
+            slots = order[begin:end]
+            value = struct_of([take(array, slots) for array in values], labels)
+            arrays = [pa.array(groups[begin:end]), struct_of(keys.arrays(slots), self.key), value]
+            return [pa.RecordBatch.from_arrays(arrays, names=[KEY_GROUP, KEY, VALUE])]
+
+        value_bytes = sum(array.nbytes for array in values) // max(1, keys.size)
+        return cut_rows(self.name, groups, row_bytes[order] + value_bytes, target_bytes, batches)
+
+    def _groups_of(self, keys: KeySnapshot, row_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """The key group of each slot; so many keys at a time as fit into one batch."""
+        parts = [np.empty(0, dtype=np.int32)]
+        for begin, end in blocks(row_bytes):
+            key = pa.RecordBatch.from_arrays(keys.arrays(np.arange(begin, end)), names=list(self.key))
+            parts.append(key_groups(key, self._partitioned_by, self._max_parallelism))
+        return np.concatenate(parts)
 
     def _check_definition(self) -> None:
         if not self.key or self.key[: len(self._partitioned_by)] != self._partitioned_by:

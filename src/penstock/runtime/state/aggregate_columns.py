@@ -25,10 +25,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.api.aggregates import Aggregate
+from penstock.columnar.fixed_width import null_mask
+from penstock.columnar.plain import plain
 from penstock.errors import DataError, RestoreError
-from penstock.runtime.keys import null_mask
 from penstock.runtime.state.accumulators import Accumulator, Folded, Numbers, numbers_of
-from penstock.runtime.state.columns import Mask, array_of_words, plain, words_of
+from penstock.runtime.state.columns import Mask, array_of_words, words_of
 from penstock.runtime.state.key_index import KeyIndex, KeySnapshot, with_capacity
 from penstock.runtime.state.slot_table import Slots
 

@@ -7,28 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.columnar.fixed_width import FIXED_WIDTH
+from penstock.columnar.plain import plain_type
 from penstock.errors import DataError
-from penstock.runtime.keys import FIXED_WIDTH, word_values
+from penstock.runtime.keys import word_values
 
 Mask = npt.NDArray[np.bool_]
-
-
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type without its encoding: of a dictionary or of run ends the values, of an extension the storage.
-
-    Views become the large types, because Arrow cannot yet take rows of them.
-    """
-    if isinstance(kind, pa.BaseExtensionType):
-        return plain_type(kind.storage_type)
-    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return plain_type(kind.value_type)
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
-    if pa.types.is_string_view(kind):
-        return pa.large_string()
-    return pa.large_binary() if pa.types.is_binary_view(kind) else kind
 
 
 def column_type(name: str, schema: pa.Schema, column: str) -> pa.DataType:
@@ -37,21 +22,6 @@ def column_type(name: str, schema: pa.Schema, column: str) -> pa.DataType:
     if position < 0:
         raise DataError(f"state '{name}' needs the column '{column}', which is not in {schema.names}")
     return plain_type(schema.field(position).type)
-
-
-def plain(array: pa.Array) -> pa.Array:
-    """The values without their encoding. Children of a struct are left as they are."""
-    if array.type.id in FIXED_WIDTH:  # most are: one question instead of five
-        return array
-    if isinstance(array, pa.ExtensionArray):
-        return plain(array.storage)
-    if pa.types.is_dictionary(array.type):
-        return plain(array.dictionary).take(array.indices)
-    if pa.types.is_run_end_encoded(array.type):
-        return plain(pc.run_end_decode(array))
-    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
-        return array.cast(plain_type(array.type))
-    return array
 
 
 def fits_word(kind: pa.DataType) -> bool:

@@ -19,10 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.columnar.fixed_width import fixed_width_values, null_mask
+from penstock.columnar.gather import take
+from penstock.columnar.plain import plain
 from penstock.errors import DataError
 from penstock.runtime.direct_table import DirectTable
-from penstock.runtime.keys import Words, fixed_width_values, hash_array, mix, null_mask
-from penstock.runtime.state.columns import Mask, array_of_words, fits_word, plain, with_nulls, words_of
+from penstock.runtime.keys import Words, hash_array, mix
+from penstock.runtime.state.columns import Mask, array_of_words, fits_word, with_nulls, words_of
 from penstock.runtime.state.slot_table import Rows, Slots, SlotTable
 
 Column: TypeAlias = npt.NDArray[np.int64]
@@ -59,7 +62,7 @@ class Interner:
             same &= slots >= 0
             likely = np.flatnonzero(same)
             ours = take_from(self._chunks, slots[likely])
-            values = distinct.take(pa.array(likely if rows is None else rows[likely]))
+            values = take(distinct, likely if rows is None else rows[likely])
             same[likely] = pc.equal(ours, values).to_numpy(zero_copy_only=False)
             return same
 
@@ -67,7 +70,7 @@ class Interner:
             first, end = self._table.size, self._table.size + len(rows)
             self._hashes = with_capacity(self._hashes, end)
             self._hashes[first:end] = hashes[rows]
-            self._chunks = _with_chunk(self._chunks, distinct.take(pa.array(rows)))
+            self._chunks = _with_chunk(self._chunks, take(distinct, rows))
 
         numbers = self._table.find_or_add(hashes, equal, append).astype(np.int64)
         indices = fixed_width_values(encoded.indices, np.int32)
@@ -83,7 +86,8 @@ class Interner:
         if self._table.size <= 2 * len(words) + _FIRST_CAPACITY:
             return words
         used, renumbered = np.unique(words, return_inverse=True)
-        self._chunks = (take_from(self._chunks, used),)
+        # Chunk by chunk: all of them might not fit into one.
+        self._chunks = tuple(_with_parts(self._chunks, used))
         self._hashes = with_capacity(self._hashes[used], _FIRST_CAPACITY)
         self._table.rebuild(len(used))
         return renumbered.astype(np.int64)
@@ -100,10 +104,24 @@ def _with_chunk(chunks: tuple[pa.Array, ...], chunk: pa.Array) -> tuple[pa.Array
     return tuple(merged)
 
 
+def _with_parts(chunks: Sequence[pa.Array], places: Column) -> Iterator[pa.Array]:
+    """Of each chunk the values at `places`, which are sorted, if there are any; one chunk at least."""
+    first = 0
+    kept = False
+    for chunk in chunks:
+        begin, end = np.searchsorted(places, (first, first + len(chunk)))
+        if end > begin:
+            kept = True
+            yield take(chunk, places[begin:end] - first)
+        first += len(chunk)
+    if not kept:
+        yield chunks[0].slice(0, 0)
+
+
 def take_from(chunks: Sequence[pa.Array], places: npt.NDArray[np.integer[Any]]) -> pa.Array:
     """Like `take` over all chunks, which Arrow does by concatenating them first."""
     if len(chunks) == 1:
-        return chunks[0].take(pa.array(places))
+        return take(chunks[0], places)
     ends = np.cumsum([len(chunk) for chunk in chunks])
     which = np.searchsorted(ends, places, side="right")
     order = np.argsort(which.astype(np.uint16), kind="stable")
@@ -113,12 +131,12 @@ def take_from(chunks: Sequence[pa.Array], places: npt.NDArray[np.integer[Any]]) 
         some = places[order[start : start + counts[number]]] - (ends[number] - len(chunk))
         start += counts[number]
         if len(some):
-            parts.append(chunk.take(pa.array(some)))
+            parts.append(take(chunk, some))
     if not parts:
         return chunks[0].slice(0, 0)
     back = np.empty(len(order), dtype=np.int64)
     back[order] = np.arange(len(order))
-    return pa.concat_arrays(parts).take(pa.array(back))
+    return take(pa.concat_arrays(parts), back)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +150,16 @@ class KeySnapshot:
     chunks: tuple[tuple[pa.Array, ...] | None, ...]
     """Per leaf, the interned values."""
 
+    def row_bytes(self) -> npt.NDArray[np.int64]:
+        """About what the key of each slot takes."""
+        sizes = np.full(self.size, 8 * len(self.words), dtype=np.int64)
+        for leaf, chunks in enumerate(self.chunks):
+            if chunks is not None and any(len(chunk) for chunk in chunks):
+                sizes += np.concatenate([_value_bytes(chunk) for chunk in chunks]).take(self._column(leaf, None))
+        return sizes
+
     def arrays(self, slots: Slots | None = None) -> list[pa.Array]:
-        """The key columns of `slots`, or of all."""
+        """The key columns of `slots`, or of all. Trap: a string column holds no more than 2 GiB (`row_bytes`)."""
         leaves = iter(range(len(self.chunks)))
         return [self._assemble(kind, leaves, slots) for kind in self.kinds]
 
@@ -156,6 +182,19 @@ class KeySnapshot:
     def _column(self, leaf: int, slots: Slots | None) -> Column:
         words = self.words[leaf][: self.size]
         return words if slots is None else words.take(slots)
+
+
+def _value_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
+    """The size of each value."""
+    if pa.types.is_fixed_size_binary(values.type) or not _has_length(values.type):
+        return np.full(len(values), max(1, values.nbytes // max(1, len(values))), dtype=np.int64)
+    lengths: npt.NDArray[np.int64] = pc.binary_length(values).to_numpy(zero_copy_only=False).astype(np.int64)
+    return lengths
+
+
+def _has_length(kind: pa.DataType) -> bool:
+    is_small = pa.types.is_string(kind) or pa.types.is_binary(kind)
+    return bool(is_small or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
 class KeyIndex:

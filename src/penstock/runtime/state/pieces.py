@@ -7,7 +7,7 @@ with another range reads little beyond what is its own, and keeps just that (I9)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,9 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.columnar.fixed_width import fixed_width_values
+from penstock.columnar.gather import joined, take_rows
 from penstock.errors import ProtocolViolation, RestoreError
-from penstock.runtime.keys import fixed_width_values, key_groups
+from penstock.runtime.keys import key_groups
 
+PIECE_BYTES_MAX = 1 << 30
+"""No batch is made larger than this: the offsets of strings reach no further than 2 GiB."""
 KEY_GROUP = "key_group"
 KEY = "key"
 USER_KEY = "user_key"
@@ -26,7 +30,11 @@ VALUE = "value"
 
 @dataclass(frozen=True, slots=True)
 class KeyedPiece:
-    """Some of one state's rows: all those of the key groups `first` … `end`-1 in this subtask."""
+    """Some of one state's rows, of the key groups `first` … `end`-1.
+
+    All of those that this subtask has, unless a single key group is too large for one batch: then several pieces
+    have a part of it each.
+    """
 
     name: str
     first: int
@@ -63,31 +71,71 @@ class KeyedStateLike(Protocol):
 def cut(name: str, table: pa.Table, target_bytes: int) -> list[KeyedPiece]:
     """Cut a table that is sorted by key group into pieces of about `target_bytes`; none if it has no rows.
 
-    A piece is larger if a single key group is. The size of a row is taken to be the average.
+    A piece is larger if a single key group is. The size of a row is taken to be the average of its chunk.
     """
-    if table.num_rows == 0:
+    chunks = [chunk for chunk in table.to_batches() if chunk.num_rows]
+    if not chunks:
         return []
-    groups = _group_column(table)
-    starts = np.flatnonzero(np.diff(groups, prepend=groups[0] - 1))
-    bytes_per_row = max(1.0, table.nbytes / table.num_rows)
-    # A piece begins with the first group that begins in the next stretch of `target_bytes`.
-    stretch = (starts * bytes_per_row).astype(np.int64) // max(1, target_bytes)
-    begins = starts[np.diff(stretch, prepend=-1) > 0].tolist()
-    pieces = []
-    for begin, end in zip(begins, [*begins[1:], table.num_rows], strict=True):
-        batch = _as_batch(table.slice(begin, end - begin))
-        pieces.append(KeyedPiece(name, int(groups[begin]), int(groups[end - 1]) + 1, batch, end - begin))
+    groups = np.concatenate([fixed_width_values(chunk.column(KEY_GROUP), np.int32) for chunk in chunks])
+    sizes = [max(1, chunk.nbytes // chunk.num_rows) for chunk in chunks]
+    row_bytes = np.repeat(np.array(sizes, dtype=np.int64), [chunk.num_rows for chunk in chunks])
+
+    def batches(begin: int, end: int) -> list[pa.RecordBatch]:
+        return in_batches(table.slice(begin, end - begin).to_batches())
+
+    return cut_rows(name, groups, row_bytes, target_bytes, batches)
+
+
+def cut_rows(
+    name: str,
+    groups: npt.NDArray[np.int32],
+    row_bytes: npt.NDArray[np.int64],
+    target_bytes: int,
+    batches: Callable[[int, int], list[pa.RecordBatch]],
+) -> list[KeyedPiece]:
+    """Pieces of rows that are sorted by key group, between two of them wherever that is possible.
+
+    `batches` makes the rows from one number up to another, which it is asked for piece by piece and in order.
+    """
+    pieces: list[KeyedPiece] = []
+    for begin, end in _spans(groups, row_bytes, target_bytes):
+        row = begin
+        for batch in batches(begin, end):
+            first, last = int(groups[row]), int(groups[row + batch.num_rows - 1])
+            pieces.append(KeyedPiece(name, first, last + 1, batch, batch.num_rows))
+            row += batch.num_rows
     return pieces
 
 
-def _group_column(table: pa.Table) -> npt.NDArray[np.int32]:
-    chunks = [fixed_width_values(chunk, np.int32) for chunk in table.column(KEY_GROUP).chunks]
-    return np.concatenate(chunks)
+def _spans(
+    groups: npt.NDArray[np.int32], row_bytes: npt.NDArray[np.int64], target_bytes: int
+) -> Iterator[tuple[int, int]]:
+    if len(groups) == 0:
+        return
+    starts = np.flatnonzero(np.diff(groups, prepend=groups[0] - 1))
+    before = np.cumsum(row_bytes) - row_bytes
+    # A piece begins with the first group that begins in the next stretch of `target_bytes`.
+    stretch = before[starts] // max(1, target_bytes)
+    begins = starts[np.diff(stretch, prepend=-1) > 0].tolist()
+    for begin, end in zip(begins, [*begins[1:], len(groups)], strict=True):
+        for first, stop in blocks(row_bytes[begin:end]):
+            yield begin + first, begin + stop
 
 
-def _as_batch(table: pa.Table) -> pa.RecordBatch:
-    (batch,) = table.combine_chunks().to_batches()
-    return batch
+def in_batches(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The same rows in as few batches as they fit into."""
+    return joined(batches, PIECE_BYTES_MAX)
+
+
+def blocks(row_bytes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Cut rows of these sizes into stretches that fit into one batch; a single row always does."""
+    ends = np.cumsum(row_bytes)
+    begin = 0
+    while begin < len(ends):
+        limit = (int(ends[begin - 1]) if begin else 0) + PIECE_BYTES_MAX
+        end = max(begin + 1, int(np.searchsorted(ends, limit, side="right")))
+        yield begin, end
+        begin = end
 
 
 def check_owned(name: str, groups: npt.NDArray[np.int32], owned: range) -> None:
@@ -122,7 +170,7 @@ def own_rows(
     if len(rows) == 0:
         return batch.slice(0, 0)
     # At an unchanged parallelism all rows are our own, and nothing is copied.
-    mine = batch if len(rows) == len(stored) else batch.take(pa.array(rows))
+    mine = batch if len(rows) == len(stored) else take_rows(batch, rows)
     key = key_batch(mine.column(1))
     if not np.array_equal(key_groups(key, partitioned_by(schema.types[1]), max_parallelism), stored[rows]):
         raise RestoreError(

@@ -19,9 +19,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from penstock.columnar.fixed_width import fixed_width_values
 from penstock.connectors.shapes import schema_text
 from penstock.errors import DataError, PipelineError, ProtocolViolation, RestoreError
-from penstock.runtime.keys import fixed_width_values
 from penstock.runtime.state.pieces import KEY, KEY_GROUP, USER_KEY, VALUE, KeyedPiece, cut, own_rows
 from penstock.runtime.state.tuples import Row, TupleType
 
@@ -42,6 +42,10 @@ class KeyCursor:
 
     def declare(self, schema: pa.Schema) -> None:
         """Settle the columns of the key; once."""
+        for field in schema:
+            if field.type == pa.time64("ns"):
+                # Two keys that are one in Python would share their state, and not their key group.
+                raise PipelineError(f"the key column '{field.name}' is {field.type}, which Python cuts to microseconds")
         declared = TupleType("the key", schema)
         if self.key_type is None:
             self.key_type = declared

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from penstock.columnar.plain import plain_type
 from penstock.errors import DataError
-from penstock.runtime.state.columns import plain_type
 
 Convert: TypeAlias = Callable[[Any], Any]
 Row: TypeAlias = tuple[Any, ...]

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from penstock.api.operator import MIN_WATERMARK
 from penstock.api.windows import Windows
+from penstock.columnar.fixed_width import fixed_width_values
 from penstock.errors import RestoreError
-from penstock.runtime.keys import fixed_width_values
 from penstock.runtime.state.pieces import KEY, KEY_GROUP, VALUE, KeyedPiece, struct_of
 
 _FIELDS = ("watermark_ms", "size_ms", "every_ms", "offset_ms")

@@ -15,7 +15,7 @@ complete before it came.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,10 @@ from penstock.api.aggregates import Aggregate, kept_for
 from penstock.api.event_time import event_times
 from penstock.api.operator import MAX_WATERMARK
 from penstock.api.windows import WINDOW_END, WINDOW_START
+from penstock.columnar.fixed_width import fixed_width_values
+from penstock.columnar.gather import take, take_rows
 from penstock.errors import DataError, RestoreError
-from penstock.runtime.keys import fixed_width_values, key_groups
+from penstock.runtime.keys import key_groups
 from penstock.runtime.state.aggregate_columns import Columns, ColumnsSnapshot, plain_key, stored_values
 from penstock.runtime.state.columns import array_of_values
 from penstock.runtime.state.key_index import KeyIndex
@@ -35,8 +37,10 @@ from penstock.runtime.state.pieces import (
     KEY_GROUP,
     VALUE,
     KeyedPiece,
+    blocks,
     check_owned,
     cut,
+    in_batches,
     own_rows,
     stable_order,
     struct_of,
@@ -44,7 +48,6 @@ from penstock.runtime.state.pieces import (
 from penstock.runtime.state.slot_table import Slots
 from penstock.runtime.state.window_clock import WindowClock
 from penstock.runtime.state.window_layout import PANE_START, Layout, layout_of_batch, layout_of_checkpoint
-from penstock.runtime.take import take_rows
 
 _FIRST_CAPACITY = 1 << 6
 _SPARE_KEYS = 1 << 10
@@ -295,23 +298,30 @@ class WindowState:
         self, layout: Layout, panes: Sequence[tuple[int, ColumnsSnapshot]], target_bytes: int
     ) -> list[KeyedPiece]:
         """Pieces of a snapshot. Runs in the background: touches nothing of the live state."""
-        tables = [self._table_of(layout, number, pane) for number, pane in panes]
-        if not tables:
-            return []
-        table = pa.concat_tables(tables).combine_chunks()
-        groups = fixed_width_values(table.column(KEY_GROUP).combine_chunks(), np.int32)
-        check_owned(self.name, groups, self._owned)
-        return cut(self.name, table.take(pa.array(stable_order(groups, self._owned))), target_bytes)
+        parts = [part for number, pane in panes for part in self._batches_of(layout, number, pane)]
+        pieces = []
+        for whole in in_batches(parts):
+            groups = fixed_width_values(whole.column(KEY_GROUP), np.int32)
+            check_owned(self.name, groups, self._owned)
+            ordered = take_rows(whole, stable_order(groups, self._owned))
+            pieces += cut(self.name, pa.Table.from_batches([ordered]), target_bytes)
+        return pieces
 
-    def _table_of(self, layout: Layout, number: int, pane: ColumnsSnapshot) -> pa.Table:
-        slots = np.flatnonzero(pane.rows())
+    def _batches_of(self, layout: Layout, number: int, pane: ColumnsSnapshot) -> Iterator[pa.RecordBatch]:
+        slots, values = np.flatnonzero(pane.rows()), pane.arrays()
+        for begin, end in blocks(pane.keys.row_bytes().take(slots)):
+            yield self._batch_of(layout, number, pane, slots[begin:end], values)
+
+    def _batch_of(
+        self, layout: Layout, number: int, pane: ColumnsSnapshot, slots: Slots, arrays: Sequence[pa.Array]
+    ) -> pa.RecordBatch:
         keys = pane.keys.arrays(slots)
         groups = key_groups(pa.RecordBatch.from_arrays(keys, names=list(self.key)), self.key, self._max_parallelism)
         start = array_of_values(np.full(len(slots), layout.grid.start_of(number), dtype=np.int64), layout.time, None)
-        values = [array.take(pa.array(slots)) for array in pane.arrays()]
+        values = [take(array, slots) for array in arrays]
         value = struct_of(values, [accumulator.label for accumulator in pane.accumulators])
-        arrays = [pa.array(groups), struct_of([*keys, start], [*self.key, PANE_START]), value]
-        return pa.Table.from_arrays(arrays, names=[KEY_GROUP, KEY, VALUE])
+        columns = [pa.array(groups), struct_of([*keys, start], [*self.key, PANE_START]), value]
+        return pa.RecordBatch.from_arrays(columns, names=[KEY_GROUP, KEY, VALUE])
 
     def restore(self, batches: Iterable[pa.RecordBatch]) -> int:
         """Add the rows of `batches` that belong to this subtask (I9), and return how many that were."""
@@ -333,7 +343,7 @@ class WindowState:
         ticks = fixed_width_values(starts, np.int64)
         order = np.argsort(ticks, kind="stable")
         stored = stored_values(batch.column(2), [label for label, _ in layout.numbers])
-        values = [array.take(pa.array(order)) for array in stored]
+        values = [take(array, order) for array in stored]
         slots, ticks = slots[order], ticks[order]
         ends = [*(np.flatnonzero(ticks[1:] != ticks[:-1]) + 1).tolist(), len(ticks)]
         for start, end in zip([0, *ends], ends, strict=False):

@@ -1,4 +1,4 @@
-"""Rows are taken as Arrow takes them, whoever does it: of any type, of slices, with nulls and without."""
+"""Rows are taken, filtered and put together, whatever their type: of slices, with nulls and without."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.runtime.take import take, take_rows
+from penstock.columnar.gather import filter_rows, joined, mask_of, may_share, owned, take, take_rows
+from tests.unit.columnar.arrays import NAMES, columns
 
 
 class Celsius(pa.ExtensionType):
@@ -141,3 +143,110 @@ def test_views_are_taken_too(kind: pa.DataType) -> None:
     taken = take(texts, np.array([2, 1, 1]))
     assert taken.type == kind
     assert taken.to_pylist() == [texts[2].as_py(), *[texts[1].as_py()] * 2]
+
+
+# --- every type ---
+
+
+ROWS = 60
+COLUMNS = columns(ROWS)
+each_type = pytest.mark.parametrize("name", NAMES)
+
+
+def written(array: pa.Array) -> pa.Buffer:
+    out = pa.BufferOutputStream()
+    batch = pa.record_batch([array], names=["x"])
+    with pa.ipc.new_stream(out, batch.schema) as writer:
+        writer.write_batch(batch)
+    return out.getvalue()
+
+
+def check(found: pa.Array, kind: pa.DataType, values: list[Any]) -> None:
+    found.validate(full=True)
+    assert found.type.equals(kind, check_metadata=True)
+    assert repr(found.to_pylist()) == repr(values)  # by their text, in which a NaN is one
+
+
+@each_type
+@pytest.mark.parametrize("rows", [[], [0], [5, 5, 1, 0], list(range(40)), list(range(39, 0, -2))])
+def test_rows_of_every_type_are_taken(name: str, rows: list[int]) -> None:
+    array = COLUMNS[name].slice(7, 40)
+    values = array.to_pylist()
+    check(take(array, np.array(rows, dtype=np.intp)), array.type, [values[row] for row in rows])
+
+
+@each_type
+def test_what_was_taken_can_be_taken_from_sliced_and_written_again(name: str) -> None:
+    array = COLUMNS[name]
+    values = array.to_pylist()[::2]
+    taken = take(array, np.arange(0, ROWS, 2)).slice(3, 20)
+    again = take(taken, np.arange(20)[::-1])
+    check(again, array.type, values[3:23][::-1])
+    (restored,) = pa.ipc.open_stream(written(again)).read_all().column(0).chunks
+    check(restored, array.type, values[3:23][::-1])
+
+
+@each_type
+def test_rows_of_every_type_are_filtered_by_a_mask_and_by_an_expression(name: str) -> None:
+    batch = pa.record_batch({"n": range(ROWS), "x": COLUMNS[name]})
+    wanted = [value for n, value in enumerate(COLUMNS[name].to_pylist()) if n >= 20 and n != 33]
+    mask = pa.array([None if n == 33 else n >= 20 for n in range(ROWS)])
+    check(filter_rows(batch, mask).column("x"), COLUMNS[name].type, wanted)
+    expression = (pc.field("n") >= 20) & (pc.field("n") != 33)
+    check(filter_rows(batch, mask_of(batch, expression)).column("x"), COLUMNS[name].type, wanted)
+
+
+@each_type
+def test_batches_of_every_type_are_put_together(name: str) -> None:
+    batch = pa.record_batch({"x": COLUMNS[name]})
+    (whole,) = joined([batch.slice(0, 10), batch.slice(10, 0), batch.slice(10, 5), batch.slice(15)])
+    check(whole.column(0), COLUMNS[name].type, COLUMNS[name].to_pylist())
+
+
+def test_no_more_is_put_together_than_allowed() -> None:
+    batches = [pa.record_batch({"x": [n] * 10}) for n in range(10)]
+    found = joined(batches, 250)
+    assert [batch.num_rows for batch in found] == [30, 30, 30, 10]
+    assert joined(found, 1) == found
+
+
+def test_dictionaries_that_do_not_fit_into_one_stay_apart() -> None:
+    def batch(first: int) -> pa.RecordBatch:
+        values = pa.array([f"v{n}" for n in range(first, first + 100)])
+        return pa.record_batch({"x": pa.DictionaryArray.from_arrays(pa.array(range(100), pa.int8()), values)})
+
+    batches = [batch(0), batch(0), batch(100), batch(200)]
+    found = joined(batches)
+    assert [value for each in found for value in each.column(0).to_pylist()] == [
+        value for each in batches for value in each.column(0).to_pylist()
+    ]
+    assert all(each.schema == batches[0].schema for each in found)
+
+
+@each_type
+def test_a_slice_of_every_type_brings_no_values_of_other_rows_along(name: str) -> None:
+    large = columns(4_000)[name]
+    part = large.slice(1_000, 30)
+    batch = pa.record_batch({"x": part})
+    own = owned(batch)
+    check(own.column(0), large.type, part.to_pylist())
+    assert may_share(batch.schema) or own is batch
+    # A row of the struct has all the other columns in it.
+    assert written(own.column(0)).size < (60_000 if name == "struct of all" else 6_000)
+    assert own.nbytes < (60_000 if name == "struct of all" else 6_000)
+
+
+def test_a_dictionary_of_which_most_is_used_is_left_as_it_is() -> None:
+    values = pa.array([f"value {n}" for n in range(1_000)])
+    batch = pa.record_batch({"x": pa.DictionaryArray.from_arrays(pa.array(range(1_000), pa.int32()), values)})
+    assert owned(batch) is batch
+    assert owned(batch.slice(0, 999)).column(0).dictionary.equals(values.slice(0, 999))
+
+
+def test_a_dictionary_keeps_its_order_and_its_nulls_when_it_is_cut() -> None:
+    values = pa.array([f"{n:06}" for n in range(10_000)])
+    indices = pa.array([9_000, None, 17, 9_000, None], pa.int16())
+    array = pa.DictionaryArray.from_arrays(indices, values, ordered=True)
+    (own,) = owned(pa.record_batch({"x": array})).columns
+    assert own.dictionary.to_pylist() == ["000017", "009000"]
+    check(own, array.type, ["009000", None, "000017", "009000", None])
