@@ -40,6 +40,7 @@ from penstock.runtime.settings import WorkerSettings
 from penstock.runtime.supervisor import Phase, Supervisor, SupervisorSettings
 from penstock.runtime.threads import outcome_of
 from penstock.runtime.worker import Worker
+from penstock.runtime.zmq_transport import RealClock
 from penstock.storage import MemoryStore, open_store
 from penstock.storage.port import Store
 
@@ -109,20 +110,6 @@ def _opened(store: Store | str | os.PathLike[str] | None) -> Store:
     return open_store(store) if isinstance(store, str | os.PathLike) else store
 
 
-class _Clock:
-    def now_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000
-
-    def now_us(self) -> int:
-        return time.monotonic_ns() // 1_000
-
-    def own_us(self) -> int:
-        return self.now_us()
-
-    def wall_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-
 class _Background:
     """Does its work when everybody else has had a turn, so that state may have changed by then."""
 
@@ -178,7 +165,7 @@ class _Local:
         store: Store,
         crashes: list[int],
     ) -> None:
-        self.clock = _Clock()
+        self.clock = RealClock()
         self.inbox: deque[Frame | Callable[[], None]] = deque()
         self.background = _Background(self.inbox.append)
         self.seats: dict[WorkerId, _Seat] = {}

@@ -118,6 +118,8 @@ class Pool:
 class MapAsyncOperator(NamedOperator):
     """At most `concurrency` calls at a time, and no more input while a batch waits for one of them."""
 
+    emits_later = True
+
     def __init__(
         self,
         function: Callable[[Any], Any],

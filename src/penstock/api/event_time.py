@@ -1,8 +1,9 @@
 """Event time in a column: which types it may have, and the operator that makes watermarks from it.
 
-A watermark says: no older record is expected. The one that is made here is the newest event time that this subtask
-has seen, less the delay that the user allows. So a record that comes no later than the delay behind the newest one of
-its subtask is never late, and one that comes later may be.
+A watermark says: no older record is expected. The operator reports the newest event time of each batch, less the delay
+that the user allows; the subtask keeps a clock for each split that it reads, or each channel, and its watermark is the
+slowest of them (`runtime/subtask_clock.py`). So a record that comes no later than the delay behind the newest one of
+its own split is never late, and one that comes later may be.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.api.operator import MAX_WATERMARK, MIN_WATERMARK, Emit
+from penstock.api.operator import IDLE_WATERMARK, MAX_WATERMARK, Emit
 from penstock.api.operators import NamedOperator
 from penstock.errors import DataError
 
 _TICKS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_STATE = "clock"
-_COLUMNS = ["watermark", "subtask", "parallelism"]
+_FORMER_STATE = "clock"
+"""Checkpoints of version 0.1.0 hold the clock of a subtask here. Clocks of splits are with the splits now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,27 +80,16 @@ def event_times(batch: pa.RecordBatch, column: str) -> npt.NDArray[np.int64]:
 
 
 class EventTimeOperator(NamedOperator):
-    """Lets all records pass, and follows them with watermarks. Those from upstream end here, but for the last one."""
+    """Lets all records pass, and reports their times. Watermarks from upstream end here, but for the last one."""
 
-    def __init__(self, column: str, max_delay_ms: int) -> None:
+    def __init__(self, column: str, max_delay_ms: int, idle_after_ms: int | None = None) -> None:
         self.column = column
         self.max_delay_ms = max_delay_ms
+        self.idle_after_ms = idle_after_ms
 
     def opened(self) -> None:
-        self._state = self.context.list_state(_STATE)
-        self._watermark = MIN_WATERMARK
-        place = (self.context.subtask, self.context.parallelism)
-        self._place = [pa.array([number], pa.int32()) for number in place]
-
-    def on_restored(self, emit: Emit) -> None:
-        """Go on with the watermark of this subtask, if it reads what it read before.
-
-        After a rescale it does not: then records of a slower subtask may come, and the clock starts from them.
-        """
-        place = {"subtask": self.context.subtask, "parallelism": self.context.parallelism}
-        for row in [row for batch in self._state.get() for row in batch.to_pylist()]:
-            if place.items() <= row.items():
-                self._watermark = row["watermark"]
+        self.context.former_state(_FORMER_STATE)
+        self.context.follow_event_time(self.idle_after_ms)
 
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         try:
@@ -110,17 +100,8 @@ class EventTimeOperator(NamedOperator):
         if len(times):
             ticks = ticks_of(batch.column(self.column).type)
             assert ticks is not None
-            self._advance(ticks.to_ms(int(times.max())) - self.max_delay_ms)
+            reached_ms = ticks.to_ms(int(times.max())) - self.max_delay_ms
+            self.context.saw_event_time(min(max(reached_ms, IDLE_WATERMARK + 1), MAX_WATERMARK - 1))
 
     def on_watermark(self, watermark: int, emit: Emit) -> bool | None:
         return watermark < MAX_WATERMARK
-
-    def _advance(self, reached: int) -> None:
-        reached = min(max(reached, MIN_WATERMARK), MAX_WATERMARK - 1)
-        if reached <= self._watermark:
-            return
-        self._watermark = reached
-        # By names: with a schema it takes several times as long, and this is done for nearly every batch.
-        row = [pa.array([reached], pa.int64()), *self._place]
-        self._state.put([pa.RecordBatch.from_arrays(row, names=_COLUMNS)])
-        self.context.release_watermark(reached)

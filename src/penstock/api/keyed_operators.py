@@ -133,6 +133,7 @@ class StateAccess:
 class StatefulOperator(NamedOperator):
     """What the keyed and the two-input operator have in common: states, timers, output."""
 
+    emits_later = True
     form: Form
     timers: KeyedTimers
 

@@ -23,6 +23,8 @@ Emit: TypeAlias = Callable[[pa.RecordBatch], None]
 MIN_WATERMARK = -(2**63)
 MAX_WATERMARK = 2**63 - 1
 """The watermark at the end of all input: every window closes."""
+IDLE_WATERMARK = MIN_WATERMARK + 1
+"""No time: a subtask says with it that its input is idle, and that nobody should wait for its watermark."""
 
 
 class BatchState(Protocol):
@@ -71,6 +73,11 @@ class OperatorContext(Protocol):
         """Batches that are the same in every subtask."""
         ...
 
+    def former_state(self, name: str) -> None:
+        """Older versions of this operator had a state of this name: a checkpoint that holds it is fine, and it is
+        dropped."""
+        ...
+
     def now_ms(self) -> int:
         """Processing time, in milliseconds since 1970."""
         ...
@@ -89,6 +96,17 @@ class OperatorContext(Protocol):
 
     def begin_slice(self) -> Callable[[], bool]:
         """Begin a portion of work that may be large. The function says whether the mailbox should get control now."""
+        ...
+
+    def follow_event_time(self, idle_after_ms: int | None) -> None:
+        """Make the watermarks of this subtask from the times that `saw_event_time` reports. Call it in `open`.
+
+        If several operators of a chain ask for it, the last one does.
+        """
+        ...
+
+    def saw_event_time(self, reached_ms: int) -> None:
+        """No record older than this is expected to follow the one at hand on its split, or its channel."""
         ...
 
     def count_late(self, rows: int) -> None:
@@ -110,6 +128,8 @@ class Operator(ABC):
     """False while the operator can take no more records for the moment; its input waits in the channels then."""
     is_idle: bool = True
     """False while it works on records in the background: the end of its input waits for them."""
+    emits_later: bool = False
+    """Whether it emits outside of `process` too: from timers, watermarks or background work."""
 
     def open(self, context: OperatorContext) -> None:
         """Called once, before anything else. Ask the context for state here; it is filled before `process`."""

@@ -56,6 +56,7 @@ from penstock.connectors.sink import Sink
 from penstock.connectors.source import Source
 from penstock.errors import PipelineError
 from penstock.ids import OperatorName
+from penstock.protocol.compatibility import EVENT_TIME_COLUMN
 from penstock.protocol.manifest import Partitioning
 
 _start_hook: Callable[..., Any] | None = None
@@ -230,22 +231,35 @@ class Stream:
     # --- event time ---
 
     def with_event_time(
-        self, column: str, *, max_delay: Duration, name: str | None = None, parallelism: int | None = None
+        self,
+        column: str,
+        *,
+        max_delay: Duration,
+        idle_after: Duration | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
     ) -> Stream:
         """Say which column has the time of an event, and how late a record may come: `max_delay="10 s"`.
 
         The column is a timestamp of any unit, or an int64 of milliseconds; a null in it is a `DataError`. From here on
-        event time is that of the records: each subtask's watermark is the newest time it has seen, less `max_delay`.
-        Watermarks of the source, if it has any, end here. Best right behind a source, before records are mixed.
+        event time is that of the records: each split of the source has a clock, the newest time that was read of it
+        less `max_delay`, and the slowest split is the watermark. So files, or partitions of a log, may be hours apart.
+        Watermarks of the source, if it has any, end here.
 
-        The trap: a subtask that has seen no record has no watermark, and windows wait for it. If some subtasks of a
-        source may have nothing to read, put `rebalance()` in front of this.
+        A split that has nothing to read holds the others up, unless `idle_after` is given: one that had no record for
+        this long is left out until it has one. Files always have an end, and are never idle.
+
+        The trap: behind an exchange, splits cannot be told apart any more, only channels, and behind `map_async` or
+        `process` not even those. Call it before: right behind the source, or behind `map` and `filter`.
         """
         require_columns("with_event_time", (column,))
         max_delay_ms = duration_ms("with_event_time: max_delay", max_delay, at_least_ms=0)
-        made = functools.partial(EventTimeOperator, column, max_delay_ms)
+        idle_ms = None
+        if idle_after is not None:
+            idle_ms = duration_ms("with_event_time: idle_after", idle_after, at_least_ms=1)
+        made = functools.partial(EventTimeOperator, column, max_delay_ms, idle_ms)
         # The watermark is state: times of another column may lie behind it, and their records would be late.
-        definition = (("event-time column", column),)
+        definition = ((EVENT_TIME_COLUMN, column),)
         return self._node("with_event_time", made, name, parallelism, definition=definition)._timed(column)
 
     # --- ways on ---

@@ -21,6 +21,8 @@ from penstock.errors import DataError
 class WindowOperator(NamedOperator):
     """Folds each batch into the windows of its rows, and emits those that a watermark has passed."""
 
+    emits_later = True
+
     def __init__(self, windows: Windows, on: str, aggregates: Sequence[Aggregate], late: Late) -> None:
         self.windows = windows
         self.on = on

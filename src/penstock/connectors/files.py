@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import re
-import weakref
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
@@ -33,8 +32,6 @@ Format: TypeAlias = Literal["parquet", "jsonl", "csv"]
 BLOCK_BYTES = 1 << 20
 LINE_BYTES_MAX = 1 << 30
 """The longest line of a text file. A line is one record, which is in memory as a whole several times over."""
-_OPEN_MAX = 8
-"""So many files of a source are read at a time in one process."""
 
 
 class FileSource(Source):
@@ -54,6 +51,8 @@ class FileSource(Source):
     restore. CSV fields must not hold line breaks. A watched source keeps a position for every file it has ever read.
     """
 
+    in_order = True
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -71,16 +70,12 @@ class FileSource(Source):
         self.schema = schema
         self.splits_may_appear = watch
         self._listing: list[str] | None = None
-        self._reading: weakref.WeakSet[_FileReader] = weakref.WeakSet()
 
     def __getstate__(self) -> dict[str, Any]:
         if not self.splits_may_appear:
             # The workers must agree on the files, whatever is added while they start: the list travels with the source.
             self._listing = list(self.splits())
-        return {name: value for name, value in vars(self).items() if name != "_reading"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _reading=weakref.WeakSet())
+        return dict(vars(self))
 
     def identity(self) -> Mapping[str, str]:
         return {
@@ -108,16 +103,6 @@ class FileSource(Source):
         """The open file of a split."""
         place, _ = _directory_and_pattern(self.path)
         return place.open(split)
-
-    def may_read(self, reader: _FileReader) -> bool:
-        """Whether a file may be opened now: of thousands, only a few are open at a time."""
-        if reader not in self._reading and len(self._reading) >= _OPEN_MAX:
-            return False
-        self._reading.add(reader)
-        return True
-
-    def has_read(self, reader: _FileReader) -> None:
-        self._reading.discard(reader)
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:
@@ -154,6 +139,8 @@ def _translated(part: str) -> str:
 class _FileReader(SplitReader):
     """Reads one file in pieces; a position is the piece and the row in it."""
 
+    is_bounded = True
+
     def __init__(self, source: FileSource, split: str, position: Any) -> None:
         self.source = source
         self.split = split
@@ -169,7 +156,7 @@ class _FileReader(SplitReader):
         if self._at.get("end"):
             return END_OF_SPLIT
         if self._rest is None and not self._next():
-            return END_OF_SPLIT if self._at.get("end") else None
+            return END_OF_SPLIT
         assert self._rest is not None
         batch = self._rest.slice(0, rows_max)
         self._at["row"] += batch.num_rows
@@ -178,9 +165,7 @@ class _FileReader(SplitReader):
         return batch
 
     def _next(self) -> bool:
-        """Go on to the next piece that has rows; False if that cannot be now, or the file has ended."""
-        if not self.source.may_read(self):
-            return False
+        """Go on to the next piece that has rows; False if the file has ended."""
         try:
             if self._pieces is None:
                 self._pieces = self.pieces(self._at["piece"])
@@ -201,11 +186,19 @@ class _FileReader(SplitReader):
     def offset(self) -> bytes:
         return json.dumps(self._at).encode()
 
+    @property
+    def may_leave(self) -> bool:  # type: ignore[override]
+        return self._rest is None
+
+    def pause(self) -> None:
+        # The position is that of the next row, so what is let go of here is read again.
+        self._rest = None
+        self.close()
+
     def close(self) -> None:
         pieces, self._pieces = self._pieces, None
         if pieces is not None:
             pieces.close()
-        self.source.has_read(self)
 
     def fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch in the declared schema: its columns, in their order and types."""
@@ -219,6 +212,12 @@ class _ParquetReader(_FileReader):
     """A piece is a stretch of a row group, named after both their numbers."""
 
     _STRETCH_ROWS = 1 << 16  # part of what a position means: do not change
+    _is_last = True
+    """Whether the stretch at hand is the last one of its row group: another one would have to be decoded again."""
+
+    @property
+    def may_leave(self) -> bool:  # type: ignore[override]
+        return self._rest is None and self._is_last
 
     def pieces(self, first: Any) -> Pieces:
         import pyarrow.parquet
@@ -228,7 +227,9 @@ class _ParquetReader(_FileReader):
             columns = self.source.schema.names if self.source.schema is not None else None
             for group in range(group_first, file.metadata.num_row_groups):
                 batches = file.iter_batches(self._STRETCH_ROWS, row_groups=[group], columns=columns)
+                last = (file.metadata.row_group(group).num_rows - 1) // self._STRETCH_ROWS
                 for stretch, batch in enumerate(batches):
+                    self._is_last = stretch >= last
                     if group > group_first or stretch >= stretch_first:
                         yield [group, stretch], self.fitted(batch)
 

@@ -42,8 +42,20 @@ class SplitReader(ABC):
         """JSON from which `Source.open` goes on right behind the last record returned."""
 
     def watermark(self) -> int | None:
-        """No later record of this split is older than this (event time, ms); None if unknown."""
+        """No later record of this split is older than this (event time, ms); None if unknown.
+
+        Asked for only if the pipeline takes event time from no column of the records.
+        """
         return None
+
+    is_bounded: bool = False
+    """Whether the split has an end that is known: then it never counts as idle."""
+
+    may_leave: bool = True
+    """False while it would be a waste to read another split first, because much would have to be read again."""
+
+    def pause(self) -> None:
+        """Other splits are read for a while: let go of files and buffers. `read` may be called again at any time."""
 
     def on_durable(self, offset: bytes) -> None:
         """A checkpoint that holds `offset`, once returned by this reader, is durable: nobody needs what is before it.
@@ -63,6 +75,12 @@ class Source(ABC):
 
     splits_may_appear: bool = False
     """Whether `splits` is to be asked again and again while the pipeline runs."""
+
+    in_order: bool = False
+    """Whether splits are read one after the other, in the order of `splits`, rather than in turns.
+
+    Where event time comes from a column of the records, the split that is furthest behind is read first, in any case.
+    """
 
     def identity(self) -> Mapping[str, str]:
         """Settings, by name, that the meaning of splits and offsets depends on. Called when the pipeline is described.

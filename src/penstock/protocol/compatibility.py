@@ -7,6 +7,7 @@ pipeline that starts; only a difference that nothing in the checkpoint depends o
 |---|---|
 | anything | the pipeline's name and `max_parallelism` |
 | state of an operator | its name, kind and definition, the keys of its inputs, and which stream feeds which input |
+| a watermark | the event-time column that it was made from |
 | positions of a source | its name and definition: positions of other splits would skip or repeat records |
 | records in flight on an edge | both ends, the partitioning, the key, the columns that travel, their declared schema |
 | output that is not published | the name and definition of its sink (I4) |
@@ -34,6 +35,9 @@ from penstock.protocol.manifest import (
     committables_of,
 )
 
+EVENT_TIME_COLUMN = "event-time column"
+"""Part of the definition of an operator that makes watermarks."""
+_NO_WATERMARK = -(2**63)
 _TO_A_SAVEPOINT = "start the pipeline as it was, stop it with a savepoint, and start the new one from that"
 _WITHOUT_STATE = "give it another name and allow_dropped_state to go on without its state"
 
@@ -57,6 +61,7 @@ def check_fits(
             f"set it to that instead of {shape.max_parallelism}"
         )
     _check_operators(manifest, shape, what, allow_dropped_state)
+    _check_clocks(manifest, shape, what)
     _check_edges(manifest, shape, what)
     if not is_committed:
         _check_output(manifest, shape, what)
@@ -159,6 +164,16 @@ def _columns(names: Sequence[str] | None) -> str:
     if names is None:
         return "all columns"
     return "(" + ", ".join(names) + ")" if names else "nothing"
+
+
+def _check_clocks(manifest: Manifest, shape: PipelineShape, what: str) -> None:
+    """A watermark speaks for the column that it was made from: times of another one may all lie behind it."""
+    new = {operator.name: operator for operator in shape.operators}
+    clocks = {chain for report in manifest.reports for chain, clock in report.watermarks if clock > _NO_WATERMARK}
+    for operator in manifest.shape.operators:
+        if operator.chain in clocks and EVENT_TIME_COLUMN in dict(operator.definition) and operator.name in new:
+            has = f"{what} has a watermark of operator '{operator.name}'"
+            _check_definition(operator, new[operator.name], has, "use another checkpoint directory")
 
 
 # --- edges ---

@@ -125,6 +125,8 @@ class SplitState:
     split: str
     offset: bytes
     """JSON, written and understood by the source alone."""
+    reached_ms: int | None = None
+    """Its event-time clock; None if it has none, or no record of it was read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from penstock.errors import PenstockError, UserCodeError
 from penstock.ids import CheckpointId, SubtaskId
 from penstock.plan.physical import Chain, PhysicalPlan
 from penstock.protocol.manifest import Committable, Manifest, StateKind
-from penstock.runtime.context import Context, Piece
+from penstock.runtime.context import Context, EventTime, Piece
 from penstock.runtime.services import Services
 from penstock.runtime.sink_stage import SinkStage
 from penstock.runtime.source_stage import SourceStage
@@ -37,6 +37,7 @@ class OperatorChain:
         services: Services,
         output: Emit,
         release_watermark: Callable[[int], None],
+        event_time: EventTime,
     ) -> None:
         self.subtask = subtask
         self.chain: Chain = plan.chains[subtask.chain]
@@ -54,7 +55,7 @@ class OperatorChain:
             place = subtask.index, self.chain.parallelism, plan.max_parallelism
             groups = plan.key_groups(subtask)
             release = functools.partial(self._release, len(self.contexts))
-            self.contexts.append(Context(node.name, *place, groups, key, services, release))
+            self.contexts.append(Context(node.name, *place, groups, key, services, release, event_time))
         try:
             self._make_operators(services)
             self._emits = self._link(output)
@@ -167,6 +168,14 @@ class OperatorChain:
         """The operator at `position` lets a watermark go: those behind it first, then everybody downstream."""
         if not self._tell(position + 1, watermark):
             self._pass_on_watermark(watermark)
+
+    def release(self, context: Context, watermark: int) -> None:
+        """The operator of `context` lets a watermark go."""
+        self._release(self.contexts.index(context), watermark)
+
+    def emits_later_before(self, context: Context) -> bool:
+        """Whether records may come to the operator of `context` that no channel and no split has just brought."""
+        return any(operator.emits_later for operator in self._operators[: self.contexts.index(context)])
 
     def on_end(self) -> Iterator[None]:
         """Let the operators emit what remains, in steps: each one only when those in front of it are done."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -55,6 +55,14 @@ class BatchStateHolder:
         return self._batches
 
 
+class EventTime(Protocol):
+    """Makes watermarks from the times that an operator sees."""
+
+    def follow(self, context: Context, idle_after_ms: int | None) -> None: ...
+
+    def saw(self, context: Context, reached_ms: int) -> None: ...
+
+
 class Context:
     """The context of one operator in one subtask."""
 
@@ -68,6 +76,7 @@ class Context:
         key: tuple[str, ...],
         services: Services,
         release_watermark: Callable[[int], None],
+        event_time: EventTime,
     ) -> None:
         self.operator = operator
         self.subtask = subtask
@@ -77,9 +86,11 @@ class Context:
         self.key = key
         self._services = services
         self._release_watermark = release_watermark
+        self._event_time = event_time
         self.rows_late = 0
         self._keyed: KeyedState | None = None
         self._batches: dict[str, tuple[StateKind, BatchStateHolder]] = {}
+        self._former: set[str] = set()
 
     def now_ms(self) -> int:
         return self._services.clock.wall_ms()
@@ -103,6 +114,12 @@ class Context:
     def begin_slice(self) -> Callable[[], bool]:
         return self._services.pace.begin_slice()
 
+    def follow_event_time(self, idle_after_ms: int | None) -> None:
+        self._event_time.follow(self, idle_after_ms)
+
+    def saw_event_time(self, reached_ms: int) -> None:
+        self._event_time.saw(self, reached_ms)
+
     def count_late(self, rows: int) -> None:
         self.rows_late += rows
 
@@ -125,6 +142,9 @@ class Context:
 
     def broadcast_state(self, name: str) -> BatchStateHolder:
         return self._holder(name, StateKind.BROADCAST)
+
+    def former_state(self, name: str) -> None:
+        self._former.add(name)
 
     def _holder(self, name: str, kind: StateKind) -> BatchStateHolder:
         known, holder = self._batches.setdefault(name, (kind, BatchStateHolder()))
@@ -163,10 +183,12 @@ class Context:
         if self._keyed is not None:
             declared |= {name: (StateKind.KEYED, text) for name, text in self._keyed.declared.items()}
         removed = self._keyed.removed if self._keyed is not None else frozenset[str]()
-        check_states(manifest, self.operator, declared, removed)
+        check_states(manifest, self.operator, declared, removed | self._former)
 
     def restore(self, name: str, kind: StateKind, batches: list[pa.RecordBatch]) -> None:
         """Fill a state that the operator has registered; one that it has not is an error (I8)."""
+        if name in self._former:
+            return
         if kind is StateKind.KEYED:
             self.keyed.restore(name, batches)
             return

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from penstock.api.operator import MAX_WATERMARK, MIN_WATERMARK
+from penstock.api.operator import MAX_WATERMARK
 from penstock.errors import PenstockError, UserCodeError
 from penstock.ids import COORDINATOR, ChannelId, CheckpointId, SubtaskId
 from penstock.plan.physical import Channel, PhysicalPlan
@@ -34,6 +34,7 @@ from penstock.runtime.router import Router
 from penstock.runtime.services import Services
 from penstock.runtime.slices import SlicePolicy
 from penstock.runtime.source_stage import SourceStage
+from penstock.runtime.subtask_clock import SubtaskClock
 
 _ROW_BYTES = 64.0
 """What a record is taken to be as long as none has been seen."""
@@ -67,7 +68,9 @@ class Subtask:
                     self._full,
                 )
         self._router = Router(subtask, plan, self.outputs)
-        self.chain = OperatorChain(subtask, plan, services, self._router.emit, self._pass_on_watermark)
+        self._clock = SubtaskClock(services, self.inputs, self.outputs)
+        self.chain = OperatorChain(subtask, plan, services, self._router.emit, self._clock.pass_on, self._clock)
+        self._clock.begin(self.chain)
         self._aligned_only = self.chain.chain.aligned_only
         self.participation = Participation(
             subtask,
@@ -76,19 +79,13 @@ class Subtask:
             self.outputs,
             frozenset(id for id, output in self.outputs.items() if plan.may_overtake(output.channel)),
             services,
-            lambda: self._passed_on,
+            lambda: self._clock.passed_on,
             self._unblocked,
         )
         self._slices = SlicePolicy(settings.slice_us, settings.slice_rows_max)
         self._readable: deque[InputChannel] = deque()
         self._joining = Joining()
         self.backlogs = BacklogReader(subtask, plan.max_parallelism, services)
-        self._watermark = MIN_WATERMARK
-        self._passed_on = MIN_WATERMARK
-        """The last time that downstream has been told, without the end of input, which is no time that was reached.
-
-        A checkpoint holds this one: a watermark that is held back is held back again after a restore.
-        """
         self._open_channels = len(self.inputs)
         self._source_rests = False
         self._steps: Iterator[None] | None = None
@@ -114,12 +111,11 @@ class Subtask:
         yield from self.chain.on_restored()
         if self.chain.source is not None:
             self.chain.source.restore(restored.splits)
-            self.chain.source.discover(restored.split_names)
+            self.chain.source.discover(restored.split_names, self._services.clock.now_ms())
             self._discover_later()
         self.backlogs.begin(self.inputs.values(), restored.channels, self._released)
         if restored.watermark is not None:
-            self._watermark = restored.watermark
-            self._pass_on_watermark(restored.watermark)
+            self._clock.restore(restored.watermark)
         self.is_restored = True
         self._read_ms = self._elapsed_ms()
         self._note_if_drained()
@@ -149,9 +145,7 @@ class Subtask:
         services = self._services
 
         def done(names: Sequence[str] | Exception) -> None:
-            if isinstance(names, Exception):
-                raise names
-            source.discover(names)
+            source.on_listed(names, services.clock.now_ms())
             self._discover_later()
 
         services.timers.after(
@@ -241,7 +235,7 @@ class Subtask:
         rows_max = min(self._rows_max(), settings.source_rows_max, int(settings.output_bytes_max / self._row_bytes))
         batch = self._read_splits(source, max(1, rows_max))
         if batch is None:
-            self._advance(source.watermark())
+            self._clock.after_source()
             if source.has_ended and self.chain.is_idle:
                 self._go_through(self._ending())
             else:
@@ -249,7 +243,7 @@ class Subtask:
                 self._rest_ms = min(2 * self._rest_ms, settings.source_retry_ms)
             return False
         self._process(batch, 0, started_us)
-        self._advance(source.watermark())
+        self._clock.after_source()
         self._rest_ms = 1
         if batch.num_rows < rows_max and batch.nbytes < _REST_BYTES and settings.source_rest_ms:
             # It has kept up with whatever it reads from. Asked at once again it would have a record or two, and a
@@ -295,9 +289,9 @@ class Subtask:
     def _read_backlog(self, reading: InputChannel, backlog: Backlog) -> None:
         item = backlog.take(self._rows_max())
         if isinstance(item, BatchItem):
-            self._process(item.batch, reading.channel.edge.input, self._services.clock.own_us())
+            self._process_channel(reading, item.batch)
         else:
-            self._on_watermark(reading, item.watermark)
+            self._clock.on_watermark(reading, item.watermark)
         self.backlogs.after_read(reading)
         if reading.backlog is None:
             # What has come meanwhile had to wait for the recovered records.
@@ -315,9 +309,9 @@ class Subtask:
     def _read_batches(self, reading: InputChannel, front: BatchItem) -> None:
         """Run the next records of a channel through the chain; where batches are small, of some more channels too."""
         self._row_bytes = max(1.0, front.size / max(1, front.batch.num_rows))
-        taken = self._joining.take(reading, self._readable, self._rows_max())
-        batch = joined([item.batch for _, item in taken])
-        self._process(batch, reading.channel.edge.input, self._services.clock.own_us())
+        others = () if self._clock.tells_channels_apart else self._readable
+        taken = self._joining.take(reading, others, self._rows_max())
+        self._process_channel(reading, joined([item.batch for _, item in taken]))
         bytes_least = int(self._fitting(self._slices.rows_max) * self._row_bytes) // len(self.inputs)
         for number, (channel, item) in enumerate(taken, 1):
             is_last = number == len(taken) or taken[number][0] is not channel
@@ -332,7 +326,7 @@ class Subtask:
             self._read_batches(reading, item)
         elif isinstance(item, WatermarkItem):
             reading.pop()
-            self._on_watermark(reading, item.watermark)
+            self._clock.on_watermark(reading, item.watermark)
         elif not self.chain.is_idle:
             # Records are still being worked on in the background; their results come before the end.
             self._wait_until_idle(reading)
@@ -340,14 +334,16 @@ class Subtask:
             assert isinstance(item, EndItem)
             reading.pop()
             self._open_channels -= 1
-            self._on_watermark(reading, MAX_WATERMARK)
+            self._clock.on_watermark(reading, MAX_WATERMARK)
             self.participation.on_end_reached(reading.channel.id)
             if self._open_channels == 0:
                 self._go_through(self._ending())
 
-    def _on_watermark(self, reading: InputChannel, watermark: int) -> None:
-        reading.watermark = watermark
-        self._advance(min(channel.watermark for channel in self.inputs.values()))
+    def _process_channel(self, reading: InputChannel, batch: pa.RecordBatch) -> None:
+        self._clock.reading(reading.channel.id)
+        self._process(batch, reading.channel.edge.input, self._services.clock.own_us())
+        self._clock.reading(None)
+        self._clock.after_channel()
 
     def _process(self, batch: pa.RecordBatch, source: int, started_us: int) -> None:
         self.rows_in += batch.num_rows
@@ -362,22 +358,6 @@ class Subtask:
             channel = reading.channel
             frame = CreditFrame(self._services.generation, channel.id, granted, reading.credit.window_bytes)
             self._services.transport.send(self._plan.worker_of(channel.sender), frame)
-
-    def _advance(self, watermark: int) -> None:
-        """Event time has moved on, if it has: the operators first, then everybody downstream."""
-        if watermark <= self._watermark:
-            return
-        self._watermark = watermark
-        if not self.chain.on_watermark(watermark):
-            self._pass_on_watermark(watermark)
-
-    def _pass_on_watermark(self, watermark: int) -> None:
-        # Downstream hears of the end by the end of its channels. A checkpoint must not hold it: the pipeline may be
-        # started again with more input, and no watermark is later than the end.
-        if watermark < MAX_WATERMARK:
-            self._passed_on = watermark
-            for output in self.outputs.values():
-                output.send_watermark(watermark)
 
     def _wait_until_idle(self, reading: InputChannel) -> None:
         """Look at the channel again in a moment; until then it is not on the list."""

@@ -10,33 +10,34 @@ import pytest
 
 from penstock import CollectSink, DataError, ListSource, Operator, OperatorContext, Pipeline, PipelineError
 from penstock.api.event_time import EventTimeOperator, ticks_of
-from penstock.api.operator import MAX_WATERMARK, Emit
+from penstock.api.operator import IDLE_WATERMARK, MAX_WATERMARK, Emit
 from penstock.ids import OperatorName
-from penstock.runtime.context import BatchStateHolder
 from penstock.testing import run
 
 
 class FakeContext:
-    """Keeps the watermarks that are released."""
+    """Keeps the times that are reported."""
 
     operator = OperatorName("times")
-    max_parallelism = 128
+    subtask, parallelism, max_parallelism = 0, 2, 128
 
-    def __init__(self, state: BatchStateHolder | None = None, subtask: int = 0, parallelism: int = 2) -> None:
-        self.subtask = subtask
-        self.parallelism = parallelism
-        self.state = state or BatchStateHolder()
-        self.released: list[int] = []
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self.idle_after_ms: list[int | None] = []
+        self.former: list[str] = []
 
-    def list_state(self, name: str) -> BatchStateHolder:
-        return self.state
+    def former_state(self, name: str) -> None:
+        self.former.append(name)
 
-    def release_watermark(self, watermark: int) -> None:
-        self.released.append(watermark)
+    def follow_event_time(self, idle_after_ms: int | None) -> None:
+        self.idle_after_ms.append(idle_after_ms)
+
+    def saw_event_time(self, reached_ms: int) -> None:
+        self.seen.append(reached_ms)
 
 
-def opened(context: FakeContext, max_delay_ms: int = 0) -> EventTimeOperator:
-    operator = EventTimeOperator("ts", max_delay_ms)
+def opened(context: FakeContext, max_delay_ms: int = 0, idle_after_ms: int | None = None) -> EventTimeOperator:
+    operator = EventTimeOperator("ts", max_delay_ms, idle_after_ms)
     operator.open(context)  # type: ignore[arg-type]
     operator.on_restored(lambda batch: None)
     return operator
@@ -53,19 +54,26 @@ def fed(operator: EventTimeOperator, *batches: pa.RecordBatch) -> list[pa.Record
     return emitted
 
 
-def test_the_watermark_is_the_newest_time_less_the_delay_and_never_goes_back() -> None:
+def test_the_newest_time_of_each_batch_is_reported_less_the_delay() -> None:
     context = FakeContext()
-    batches = [batch_of(5, 30, 10), batch_of(25), batch_of(), batch_of(41, 2), batch_of(-100)]
+    batches = [batch_of(5, 30, 10), batch_of(25), batch_of(), batch_of(41, 2)]
     assert fed(opened(context, 10), *batches) == batches
-    assert context.released == [20, 31]
+    assert context.seen == [20, 15, 31]
 
 
 def test_records_go_before_their_watermark() -> None:
     context, order = FakeContext(), []
     operator = opened(context)
-    operator.process(batch_of(7), 0, lambda batch: order.append(list(context.released)))
+    operator.process(batch_of(7), 0, lambda batch: order.append(list(context.seen)))
     assert order == [[]]
-    assert context.released == [7]
+    assert context.seen == [7]
+
+
+def test_it_follows_event_time_and_accepts_the_clock_of_older_checkpoints() -> None:
+    context = FakeContext()
+    opened(context, 5, idle_after_ms=700)
+    assert context.idle_after_ms == [700]
+    assert context.former == ["clock"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +95,7 @@ def test_times_of_any_unit_are_rounded_down_to_milliseconds(
 ) -> None:
     context = FakeContext()
     fed(opened(context), batch_of(time, kind=pa.timestamp(unit, zone)))
-    assert context.released == [watermark]
+    assert context.seen == [watermark]
 
 
 def test_what_has_no_unit_is_no_time() -> None:
@@ -97,15 +105,13 @@ def test_what_has_no_unit_is_no_time() -> None:
 def test_the_end_of_all_times_is_not_the_end_of_the_input() -> None:
     context = FakeContext()
     fed(opened(context), batch_of(MAX_WATERMARK))
-    assert context.released == [MAX_WATERMARK - 1]
+    assert context.seen == [MAX_WATERMARK - 1]
 
 
-def test_a_time_that_is_no_number_of_milliseconds_in_64_bits_makes_no_watermark() -> None:
+def test_a_time_that_is_no_number_of_milliseconds_in_64_bits_is_the_first_or_the_last_there_is() -> None:
     context = FakeContext()
-    fed(opened(context, 5), batch_of(-(2**62), kind=pa.timestamp("s")))
-    assert context.released == []
-    fed(opened(context, 5), batch_of(2**62, kind=pa.timestamp("s")))
-    assert context.released == [MAX_WATERMARK - 1]
+    fed(opened(context, 5), batch_of(-(2**62), kind=pa.timestamp("s")), batch_of(2**62, kind=pa.timestamp("s")))
+    assert context.seen == [IDLE_WATERMARK + 1, MAX_WATERMARK - 1]
 
 
 def test_watermarks_from_upstream_end_here_but_for_the_last_one() -> None:
@@ -113,31 +119,6 @@ def test_watermarks_from_upstream_end_here_but_for_the_last_one() -> None:
     assert operator.on_watermark(5, lambda batch: None)
     assert operator.on_watermark(MAX_WATERMARK - 1, lambda batch: None)
     assert not operator.on_watermark(MAX_WATERMARK, lambda batch: None)
-
-
-def test_a_restored_subtask_goes_on_with_its_clock() -> None:
-    first = FakeContext()
-    fed(opened(first, 5), batch_of(100))
-    again = FakeContext(first.state)
-    fed(opened(again, 5), batch_of(99), batch_of(102))
-    assert again.released == [97]
-
-
-def test_the_clock_is_stored_in_these_columns() -> None:
-    context = FakeContext(subtask=2, parallelism=3)
-    fed(opened(context, 5), batch_of(100), batch_of(103))
-    (stored,) = context.state.get()
-    assert stored.schema == pa.schema([("watermark", pa.int64()), ("subtask", pa.int32()), ("parallelism", pa.int32())])
-    assert stored.to_pylist() == [{"watermark": 98, "subtask": 2, "parallelism": 3}]
-
-
-@pytest.mark.parametrize("place", [{"subtask": 1}, {"parallelism": 3}])
-def test_after_a_rescale_the_clock_starts_from_the_records(place: dict[str, int]) -> None:
-    first = FakeContext()
-    fed(opened(first, 5), batch_of(100))
-    again = FakeContext(first.state, **place)
-    fed(opened(again, 5), batch_of(99))
-    assert again.released == [94]
 
 
 @pytest.mark.parametrize(
@@ -153,14 +134,19 @@ def test_what_cannot_be_an_event_time_is_refused(batch: pa.RecordBatch, text: st
     context = FakeContext()
     with pytest.raises(DataError, match=text):
         fed(opened(context), batch)
-    assert context.released == []
+    assert context.seen == []
 
 
-@pytest.mark.parametrize("arguments", [("", "1 s"), (None, "1 s"), ("ts", "soon"), ("ts", -1)])
-def test_arguments_are_checked_at_the_call(arguments: tuple[Any, Any]) -> None:
-    column, max_delay = arguments
+@pytest.mark.parametrize(
+    "arguments",
+    [("", "1 s", None), (None, "1 s", None), ("ts", "soon", None), ("ts", -1, None), ("ts", 1, 0), ("ts", 1, "soon")],
+)
+def test_arguments_are_checked_at_the_call(arguments: tuple[Any, Any, Any]) -> None:
+    column, max_delay, idle_after = arguments
     with pytest.raises(PipelineError, match="with_event_time"):
-        Pipeline("p").source(ListSource([{"ts": 1}])).with_event_time(column, max_delay=max_delay)
+        Pipeline("p").source(ListSource([{"ts": 1}])).with_event_time(
+            column, max_delay=max_delay, idle_after=idle_after
+        )
 
 
 # --- in a pipeline ---

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.api.operator import MAX_WATERMARK, MIN_WATERMARK
+from penstock.api.operator import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
 from penstock.ids import CheckpointId, OperatorName
 from penstock.protocol.manifest import SplitState
+from penstock.runtime.event_clocks import EventClocks
 from penstock.runtime.source_stage import SourceStage, owned_splits
-from tests.unit.runtime.fake_ports import Numbers, Told, values
+from tests.unit.runtime.fake_ports import NumberReader, Numbers, Told, values
 
 READ = OperatorName("read")
 
@@ -114,30 +115,32 @@ def test_splits_that_have_appeared_are_opened_once() -> None:
 
 def test_the_slowest_open_split_is_the_watermark() -> None:
     reading = stage(Numbers({"a": [1, 2, 3], "b": [10]}))
-    assert reading.watermark() == 0
+    assert reading.watermark(0) == 0
     reading.read(100)
-    assert reading.watermark() == 0
+    assert reading.watermark(0) == 0
     reading.read(100)
-    assert reading.watermark() == 1
+    assert reading.watermark(0) == 1
     drained(reading)
-    assert reading.watermark() == MAX_WATERMARK
+    assert reading.watermark(0) == MAX_WATERMARK
 
 
 def test_splits_that_ended_hold_nothing_back() -> None:
     reading = stage(Numbers({"a": [], "b": [1, 2, 3, 4, 5, 6]}))
     reading.read(100)
-    assert reading.watermark() == 2
+    assert reading.watermark(0) == 2
 
 
 def test_a_source_that_waits_for_splits_knows_nothing_of_time() -> None:
-    assert stage(Appearing({})).watermark() == MIN_WATERMARK
+    reading = stage(Appearing({}))
+    assert reading.watermark(1_000) == reading.watermark(10_999) == MIN_WATERMARK
+    assert reading.watermark(11_000) == IDLE_WATERMARK
 
 
 def test_a_split_that_knows_nothing_of_time_holds_everybody_back() -> None:
     reading = stage(Numbers({"a": [1, 2], "b": [3, 4]}))
     reading.read(100)
     reading._readers["b"].watermark = lambda: None  # type: ignore[method-assign]
-    assert reading.watermark() == MIN_WATERMARK
+    assert reading.watermark(0) == MIN_WATERMARK
 
 
 def test_all_readers_are_closed() -> None:
@@ -205,3 +208,149 @@ class TestWhatIsDurable:
         self.snapshot(8, completed=7)
         self.stage.on_durable(CheckpointId(7))
         assert self.source.durable == []
+
+
+# --- event time by split ---
+
+
+class Timed(Numbers):
+    """Each number is its own event time. Notes which splits are paused."""
+
+    def __init__(self, splits: dict[str, list[int]], is_bounded: bool = True, chunk: int = 2) -> None:
+        super().__init__(splits, chunk, is_bounded)
+        self.paused: list[str] = []
+
+    def open(self, split: str, offset: bytes | None) -> TimedReader:
+        self.opened.append((split, offset))
+        return TimedReader(self, split, int(offset or b"0"))
+
+
+class TimedReader(NumberReader):
+    source: Timed
+
+    def pause(self) -> None:
+        self.source.paused.append(self.split)
+
+
+class AppearingTimed(Timed):
+    splits_may_appear = True
+
+
+def timed(
+    source: Timed, restored: dict[str, SplitState] | None = None, idle_after_ms: int | None = None
+) -> SourceStage:
+    made = SourceStage(READ, source, 0, 1)
+    made.clocks = EventClocks(idle_after_ms)
+    made.restore(restored or {})
+    made.discover(source.splits(), 0)
+    return made
+
+
+def advance(reading: SourceStage, now_ms: int = 0) -> tuple[str | None, int]:
+    """Read once and report the time, as an operator of the chain does; the split, and the watermark afterwards."""
+    batch = reading.read(100)
+    if batch is not None:
+        assert reading.clocks is not None and reading.current is not None
+        reading.clocks.saw(reading.current, max(values([batch])), now_ms)
+    return reading.current, reading.watermark(now_ms)
+
+
+def test_the_watermark_waits_until_every_split_has_begun_and_then_follows_the_slowest() -> None:
+    reading = timed(Timed({"b": [100, 110, 120, 130], "a": [1, 2, 3, 4]}))
+    assert advance(reading) == ("b", MIN_WATERMARK)
+    assert advance(reading) == ("a", 2)
+    assert advance(reading) == ("a", 4)
+    assert advance(reading) == ("b", 130)
+    assert advance(reading) == (None, MAX_WATERMARK)
+
+
+def test_the_split_that_is_furthest_behind_is_read_first() -> None:
+    hours = {f"{hour:02d}": list(range(hour * 10, hour * 10 + 10)) for hour in reversed(range(5))}
+    reading = timed(Timed(hours))
+    read = [advance(reading)[0] for _ in range(25)]
+    assert read[:5] == list(hours)
+    assert read[5:] == sorted(read[5:])
+
+
+def test_a_split_that_would_have_to_be_read_again_is_not_left() -> None:
+    source = Timed({"a": [1, 2, 30, 31, 32, 33], "b": [10, 11, 12, 13]})
+    reading = timed(source)
+    assert [advance(reading)[0] for _ in range(3)] == ["a", "b", "a"]
+    reading._readers["a"].may_leave = False
+    assert advance(reading)[0] == "a"
+    reading._readers["a"].may_leave = True
+    assert advance(reading)[0] == "b"
+
+
+def test_the_clock_of_a_split_is_in_its_position_and_goes_on_from_there() -> None:
+    source = Timed({"a": [1, 2, 3, 4], "b": [50, 60], "c": [7]})
+    first = timed(source)
+    advance(first)
+    advance(first)
+    states = {split.split: split for split in first.positions()}
+    assert {name: split.reached_ms for name, split in states.items()} == {"a": 2, "b": 60, "c": None}
+    again = timed(source, states)
+    assert again.watermark(0) == MIN_WATERMARK
+    assert advance(again) == ("c", 2)
+
+
+def test_an_ended_split_has_no_clock_in_its_position() -> None:
+    reading = timed(Timed({"a": [1, 2], "b": [5, 6, 7]}))
+    while reading.watermark(0) < 7:
+        advance(reading)
+    advance(reading)
+    assert {split.split: split.reached_ms for split in reading.positions()} == {"a": None, "b": None}
+
+
+def test_a_split_that_appears_holds_the_watermark_at_once_and_is_read_after_the_next_look() -> None:
+    source = AppearingTimed({"a": [100, 101]}, is_bounded=False)
+    reading = timed(source)
+    assert advance(reading) == ("a", 101)
+    source.contents = {"a": [100, 101, 200], "b": [150]}
+    reading.discover(source.splits(), 0)
+    assert advance(reading) == ("a", MIN_WATERMARK)
+    assert advance(reading) == (None, MIN_WATERMARK)
+    reading.discover(source.splits(), 0)
+    assert advance(reading) == ("b", 150)
+
+
+def test_a_split_with_nothing_for_long_holds_nobody_up_until_it_has_a_record() -> None:
+    source = Timed({"a": [1], "b": [5, 6, 7, 8]}, is_bounded=False)
+    reading = timed(source, idle_after_ms=100)
+    advance(reading, 10)
+    assert advance(reading, 20) == ("b", 1)
+    assert advance(reading, 109) == ("b", 1)
+    assert reading.watermark(110) == 8
+    assert reading.watermark(500) == IDLE_WATERMARK
+    source.contents = {"a": [1, 7], "b": [5, 6, 7, 8]}
+    assert advance(reading, 600) == ("a", 7)
+
+
+def test_a_split_with_a_known_end_is_never_idle() -> None:
+    source = Timed({"a": [1], "b": [5, 6]}, is_bounded=False)
+    source.open = lambda split, offset: BoundedReader(source, split, 0)  # type: ignore[method-assign]
+    reading = timed(source, idle_after_ms=100)
+    advance(reading, 10)
+    advance(reading, 20)
+    assert reading.watermark(10_000) == 1
+
+
+class BoundedReader(TimedReader):
+    is_bounded = True
+
+
+def test_only_a_few_readers_hold_files_at_a_time() -> None:
+    source = Timed({f"{n:02d}": [n, n + 1, n + 2] for n in range(20)})
+    reading = timed(source)
+    for _ in range(20):
+        advance(reading)
+    assert source.paused == [f"{n:02d}" for n in range(12)]
+
+
+class InOrder(Timed):
+    in_order = True
+
+
+def test_without_event_time_splits_of_a_source_in_order_are_read_one_after_the_other() -> None:
+    reading = stage(InOrder({"b": [1, 2, 3], "a": [4, 5, 6]}))
+    assert drained(reading) == [[1, 2], [3], [4, 5], [6]]
