@@ -390,7 +390,7 @@ class _Drawing:
             if self.chance(0.6):
                 wanted = [f for f in _functions(shape.columns[column], column) if f not in ("first", "last")]
                 outputs[f"a{place}"] = (r.choice(wanted), column)
-        options = {"size": size, "every": every, "offset": r.choice([0, 0, unit]), "outputs": outputs}
+        options = {"size": size, "every": every, "offset": r.choice([0, 0, every // 2 // unit * unit]), "outputs": outputs}
         self._add(Step("window", name, (number,), (key,), None, self._some(), options))
 
     def _draw_sinks(self) -> None:

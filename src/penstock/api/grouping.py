@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.api.schemas import column_of
 from penstock.errors import DataError
@@ -59,11 +60,18 @@ def key_columns(batch: pa.RecordBatch, key: Sequence[str], operator: str) -> lis
     return [column_of(batch, name, error) for name in key]
 
 
+def _with_one_zero(column: pa.Array) -> pa.Array:
+    """The floats in which -0.0 and 0.0 are one key, as they are for the exchange: Arrow tells them apart."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    # Adding zero turns -0.0 into 0.0 and leaves every other number as it is.
+    return pc.add(column.cast(pa.float64()), 0.0) if pa.types.is_floating(kind) else column
+
+
 def _codes(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     """Equal numbers for equal keys, numbered by first appearance."""
-    codes = _column_codes(columns[0])
+    codes = _column_codes(_with_one_zero(columns[0]))
     for column in columns[1:]:
-        more = _column_codes(column)
+        more = _column_codes(_with_one_zero(column))
         pairs = codes * (int(more.max(initial=0)) + 1) + more
         codes = _column_codes(pa.array(pairs))
     return codes

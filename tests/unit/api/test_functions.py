@@ -70,6 +70,26 @@ def test_value_state_survives_a_crash(parallelism: int, workers: int) -> None:
     assert newest(rows) == {f"u{k}": 30 for k in range(5)}
 
 
+@pytest.mark.parametrize("number", [float("nan"), 0.0])
+def test_a_struct_with_floats_is_one_key_through_a_crash(number: float) -> None:
+    key = [{"a": number, "b": 1}, {"a": -number, "b": 1}]
+    items = [{"user": key[n % 2], "n": n} for n in range(4)]
+    rows, _ = run_of(
+        lambda s: s.key_by("user").process(Count()), [*items, CHECKPOINT, ABORT(), items[0]], batch_rows=1
+    )
+    assert [row["n"] for row in rows] == [1, 2, 3, 4, 5]
+
+
+def test_records_of_the_two_zeros_are_of_one_key_and_in_their_order() -> None:
+    class Passed(KeyedFunction):
+        def process(self, key: Any, rows: pa.RecordBatch, context: Any) -> Any:
+            return rows
+
+    items = [{"k": -0.0 if n % 2 else 0.0, "n": n} for n in range(6)]
+    rows, _ = run_of(lambda s: s.key_by("k").process(Passed()), items)
+    assert [row["n"] for row in rows] == list(range(6))
+
+
 def test_a_class_does_for_an_instance() -> None:
     rows, _ = run_of(lambda s: s.key_by("user").process(Count), clicks(10))
     assert newest(rows) == {f"u{k}": 2 for k in range(5)}

@@ -25,6 +25,32 @@ _SIMPLE: dict[str, type] = {"int64": int, "double": float, "string": str, "large
 _SIMPLE |= {"bool": bool}
 
 
+class Nested:
+    """A list or struct as it is stored: found again by its value, in which all NaNs are one, as in a plain field."""
+
+    __slots__ = ("scalar",)
+
+    def __init__(self, scalar: pa.Scalar) -> None:
+        self.scalar = scalar
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Nested) and _found_by(self.scalar.as_py()) == _found_by(other.scalar.as_py())
+
+    def __hash__(self) -> int:
+        return hash(_found_by(self.scalar.as_py()))
+
+    def __repr__(self) -> str:
+        return repr(self.scalar.as_py())
+
+
+def _found_by(value: Any) -> Any:
+    if isinstance(value, float):
+        return _NAN if value != value else value  # noqa: PLR0124
+    if isinstance(value, dict):
+        return tuple((name, _found_by(item)) for name, item in value.items())
+    return tuple(_found_by(item) for item in value) if isinstance(value, list | tuple) else value
+
+
 class TupleType:
     """Checks and converts tuples of one schema, whose types are made plain. `what` names the state in errors."""
 
@@ -49,12 +75,13 @@ class TupleType:
         if not self._has_nested:
             return row
         items = zip(self._thaws, row, strict=True)
-        return tuple(item.as_py() if nested and item is not None else item for nested, item in items)
+        return tuple(item.scalar.as_py() if nested and item is not None else item for nested, item in items)
 
     def array(self, rows: Sequence[Row]) -> pa.StructArray:
         """Stored tuples as one struct column."""
         columns: Iterator[Sequence[Any]] = iter(zip(*rows, strict=True)) if rows else iter([()] * len(self.schema))
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
+        stored = zip(columns, self._thaws, self.schema, strict=True)
+        arrays = [pa.array(_scalars_of(column) if nested else column, field.type) for column, nested, field in stored]
         if not arrays:
             return pa.array([{}] * len(rows), pa.struct([]))
         return pa.StructArray.from_arrays(arrays, fields=list(self.schema))
@@ -62,15 +89,19 @@ class TupleType:
     def rows(self, column: pa.StructArray) -> list[Row]:
         """The inverse of `array`."""
         children = zip(column.flatten(), self._thaws, strict=True)
-        columns = [_scalars(child) if nested else _canonical(child) for child, nested in children]
+        columns = [_nested(child) if nested else _canonical(child) for child, nested in children]
         return list(zip(*columns, strict=True)) if columns else [()] * len(column)
 
     def _fields(self) -> str:
         return ", ".join(f"{field.name}: {field.type}" for field in self.schema) or "no fields"
 
 
-def _scalars(array: pa.Array) -> list[Any]:
-    return [scalar if scalar.is_valid else None for scalar in array]
+def _scalars_of(column: Sequence[Any]) -> list[Any]:
+    return [None if item is None else item.scalar for item in column]
+
+
+def _nested(array: pa.Array) -> list[Any]:
+    return [Nested(scalar) if scalar.is_valid else None for scalar in array]
 
 
 def _canonical(array: pa.Array) -> list[Any]:
@@ -100,7 +131,7 @@ def _converter(field: pa.Field) -> Convert:
             raise TypeError(f"'{field.name}' is {kind}, not {type(value).__name__}")
         scalar = pa.scalar(value, kind)
         if is_nested:
-            return scalar
+            return Nested(scalar)
         plain = scalar.as_py()
         return _NAN if is_float and plain != plain else plain  # noqa: PLR0124
 
