@@ -438,7 +438,7 @@ class _Drawing:
             if step.kind == "source":
                 for split in range(step.options["splits"]):
                     for life in range(lives):
-                        most = 3 if step.name.startswith("rules") else r.choice([5, 20, 60])
+                        most = 3 if step.name.startswith("rules") else r.choice([5, 20, 40])
                         rows[step.name, split, life] = r.randint(1 if self.timed else 0, most)
         return rows
 
@@ -463,7 +463,7 @@ class _Drawing:
     def _policy(self) -> dict[str, Any]:
         r = self.random
         return {
-            "interval_ms": r.choice([1, 5, 20, 50]),
+            "interval_ms": r.choice([3, 10, 30, 60]),
             "pause_ms_min": r.choice([0, 0, 5]),
             "mode": r.choice(_MODES),
             "alignment_timeout_ms": r.choice([0, 2, 10]),
