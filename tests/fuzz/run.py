@@ -94,6 +94,7 @@ def _live(
         except Killed:
             world.tell("the driver dies")
             world.jobs.clear()
+            world.is_dead = False
             if turns.is_over:
                 return
             # Its crashes were counted by checkpoints of a driver that is gone.
@@ -124,6 +125,8 @@ class _Turns:
     def __call__(self) -> bool:
         self._count += 1
         self._world.turn()
+        if self._world.is_dead:
+            raise Killed
         if self._count > _TURNS_MAX:
             raise _Stuck
         if self._life.ending == "die" and self._count >= (self._life.at_turn or 0):

@@ -6,7 +6,7 @@ A smaller case draws other turns, so that a failure that hangs on a single inter
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tests.fuzz.case import Case
@@ -14,7 +14,7 @@ from tests.fuzz.run import Outcome, run_case
 from tests.fuzz.steps import UNSETTLED, Step
 
 
-def shrink(outcome: Outcome, tries: int = 150) -> Outcome:
+def shrink(outcome: Outcome, tries: int = 150, run: Callable[[Case], Outcome] = run_case) -> Outcome:
     """The smallest failing case found with so many runs."""
     wanted = _sort_of(outcome)
     is_smaller = True
@@ -25,7 +25,7 @@ def shrink(outcome: Outcome, tries: int = 150) -> Outcome:
             if tries < 0:
                 break
             try:
-                tried = run_case(candidate)
+                tried = run(candidate)
             except Exception:  # noqa: S112
                 # It is not a case any more: a step without an input, a column that nobody makes.
                 continue
@@ -54,10 +54,9 @@ def _smaller(case: Case) -> Iterator[Case]:
         elif life.workers > 1:
             yield _with_life(case, number, replace(life, workers=1))
     for number in reversed(range(len(case.steps))):
-        if case.steps[number].kind != "source" or len(case.steps[number].inputs) == 0:
-            smaller = _without_step(case, number)
-            if smaller is not None:
-                yield smaller
+        smaller = _without_step(case, number)
+        if smaller is not None:
+            yield smaller
     if any(rows > 1 for rows in case.rows.values()):
         yield replace(case, rows={place: (rows + 1) // 2 for place, rows in case.rows.items()})
     for place, rows in case.rows.items():

@@ -65,6 +65,8 @@ class World:
     life: int = 0
     is_bounded: bool = True
     """Whether the input of this life ends."""
+    is_dead: bool = False
+    """The driver has died: until this is noticed, at the end of the turn, nothing that it does has an effect."""
     published: dict[str, list[Written]] = field(default_factory=dict)
     staged: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
     seen: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
@@ -260,6 +262,8 @@ class _FuzzCommitter(Committer):
 
     def commit(self, checkpoint: int, committables: Sequence[bytes]) -> None:
         world = current()
+        if world.is_dead:
+            raise PlannedError("the driver is dead")
         fault = world.due(f"commit of {self._sink}", "commit", "lost")
         if fault is not None and fault.kind == "commit":
             raise PlannedError(str(fault))
@@ -325,6 +329,8 @@ class FuzzStore(MemoryStore):
 
     def _change(self, what: str, act: Callable[[], None]) -> None:
         world = current()
+        if world.is_dead:
+            raise StorageError("the driver is dead")
         fault = world.due("changing the store", "store", "lost", "die", "after")
         if fault is None:
             act()
@@ -332,6 +338,5 @@ class FuzzStore(MemoryStore):
         world.tell(f"the store was asked to {what}")
         if fault.kind in ("lost", "after"):
             act()
-        if fault.kind in ("die", "after"):
-            raise Killed
+        world.is_dead = fault.kind in ("die", "after")
         raise StorageError(f"planned: {what}")
