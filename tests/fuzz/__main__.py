@@ -18,7 +18,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seeds", type=int, default=300, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first one")
-    parser.add_argument("--seed", type=int, help="replay one: print its pipeline and its story, and shrink it if it fails")
+    parser.add_argument(
+        "--seed", type=int, help="replay one: print its pipeline and its story, and shrink it if it fails"
+    )
     parser.add_argument("--no-shrink", action="store_true", help="do not look for a smaller variant")
     parser.add_argument("--jobs", type=int, default=2, help="how many processes")
     arguments = parser.parse_args()

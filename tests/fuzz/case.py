@@ -17,7 +17,14 @@ from tests.fuzz.kinds import Kind
 from tests.fuzz.steps import TWO_INPUTS, UNSETTLED, Shape, Step, held_schema, shape_of, text_of
 from tests.fuzz.world import Fault
 
-_TIMES = ["int64()", 'timestamp("s")', 'timestamp("ms")', 'timestamp("us")', 'timestamp("ns")', 'timestamp("us", "UTC")']
+_TIMES = [
+    "int64()",
+    'timestamp("s")',
+    'timestamp("ms")',
+    'timestamp("us")',
+    'timestamp("ns")',
+    'timestamp("us", "UTC")',
+]
 _EXCHANGES = ["rebalance", "shuffle", "global_", "rescale", "forward"]
 _MODES = ["ALIGNED", "UNALIGNED", "ALIGNED_WITH_TIMEOUT"]
 _BASE = ("lane", "seq", "life", "v")
@@ -156,7 +163,9 @@ class _Drawing:
             splits = r.randint(1, 4)
             # One split for each subtask, where there is event time: then no record is late.
             self._add(
-                Step("source", f"source{number}", parallelism=splits if self.timed else None, options={"splits": splits}),
+                Step(
+                    "source", f"source{number}", parallelism=splits if self.timed else None, options={"splits": splits}
+                ),
                 Shape(typed, self.disorder_ms if self.timed else None),
             )
         for _ in range(r.randint(1, 6)):
@@ -364,7 +373,8 @@ class _Drawing:
             # Few of them, and of a source of their own, so that not too many pairs come out.
             splits = r.randint(1, 2)
             other = self._add(
-                Step("source", f"rules{len(self.steps)}", options={"splits": splits}), Shape(dict(self.shapes[0].columns))
+                Step("source", f"rules{len(self.steps)}", options={"splits": splits}),
+                Shape(dict(self.shapes[0].columns)),
             )
             self._add(Step(kind, name, (number, other), (self._key(self.shapes[number]), ()), None, self._some()))
             return
@@ -390,7 +400,12 @@ class _Drawing:
             if self.chance(0.6):
                 wanted = [f for f in _functions(shape.columns[column], column) if f not in ("first", "last")]
                 outputs[f"a{place}"] = (r.choice(wanted), column)
-        options = {"size": size, "every": every, "offset": r.choice([0, 0, every // 2 // unit * unit]), "outputs": outputs}
+        options = {
+            "size": size,
+            "every": every,
+            "offset": r.choice([0, 0, every // 2 // unit * unit]),
+            "outputs": outputs,
+        }
         self._add(Step("window", name, (number,), (key,), None, self._some(), options))
 
     def _draw_sinks(self) -> None:
@@ -448,7 +463,9 @@ class _Drawing:
         for _ in range(r.choice([0, 0, 1, 1, 2, 3])):
             kind = r.choice(["raise", "raise", "store", "lost", "read", "commit", "lost commit", "die", "after"])
             if kind == "raise":
-                names = [step.name for step in self.steps if step.kind not in ("union", "select", "aggregate", "window")]
+                names = [
+                    step.name for step in self.steps if step.kind not in ("union", "select", "aggregate", "window")
+                ]
                 faults.append(Fault("raise", r.choice(names), r.randint(1, 30)))
             elif kind == "read":
                 faults.append(Fault("read", "reading the store", r.randint(1, 30)))

@@ -197,9 +197,7 @@ class Held(KeyedFunction):
 
     def process(self, key: tuple[Any, ...], rows: pa.RecordBatch, context: Any) -> Any:
         touch(self.name)
-        self.held.append_list(
-            list(zip(*(rows[name].to_pylist() for name in ("lane", "seq", "v")), strict=True))
-        )
+        self.held.append_list(list(zip(*(rows[name].to_pylist() for name in ("lane", "seq", "v")), strict=True)))
         # Keys differ in their delays, so that timers do not come in the order in which they were set.
         delay_ms = self.delay_ms * (1 + len(rows["lane"][0].as_py()) % 3)
         if self.way == "moved":
@@ -216,7 +214,9 @@ class Held(KeyedFunction):
         if not rows:
             return None
         columns = {name: [value] * len(rows) for name, value in zip(self.key, key, strict=True)}
-        columns |= {name: list(values) for name, values in zip(("lane", "seq", "v"), zip(*rows, strict=True), strict=True)}
+        columns |= {
+            name: list(values) for name, values in zip(("lane", "seq", "v"), zip(*rows, strict=True), strict=True)
+        }
         return pa.RecordBatch.from_arrays(
             [pa.array(columns[field.name], field.type) for field in self.schema], schema=self.schema
         )
@@ -284,7 +284,10 @@ class JoinByRows(TwoInputFunction):
         theirs = [(key_of(row, self.keys[1 - side]), (row["lane"], row["seq"])) for row in waiting]
         self.sides[side].append(batch)
         return _pairs(
-            (other, one) if side else (one, other) for key, one in ours for their_key, other in theirs if key == their_key
+            (other, one) if side else (one, other)
+            for key, one in ours
+            for their_key, other in theirs
+            if key == their_key
         )
 
 

@@ -204,7 +204,7 @@ class Judge:
     # --- event time ---
 
     def _judge_progress(self, number: int, step: Step) -> Iterator[str]:
-        """A pipeline that was drained after all of its input had been read has emitted the windows that were complete."""
+        """A pipeline that was drained when all had been read has emitted the windows that were complete."""
         sink = self.sink_of(number)
         size = round(step.options["size"] * models.ticks_per_ms(self.shapes[number].columns["window_start"]))
         for life, plan in enumerate(self.case.lives):

@@ -105,7 +105,9 @@ def windows(step: Step, rows: list[Plain], shape: Shape, ends: Sequence[int]) ->
     by_place: dict[tuple[Any, ...], list[Plain]] = defaultdict(list)
     for row in rows:
         segment = sum(end < row["life"] for end in ends)
-        for start in starts(row["t"], round(o["size"] * per_ms), round(o["every"] * per_ms), round(o["offset"] * per_ms)):
+        for start in starts(
+            row["t"], round(o["size"] * per_ms), round(o["every"] * per_ms), round(o["offset"] * per_ms)
+        ):
             by_place[segment, key_of(row, step.key[0]), start].append(row)
     for (_, _, start), members in by_place.items():
         key = {name: members[0][name] for name in step.key[0]}
@@ -220,7 +222,9 @@ def _verify_reduce(
     if scope is None or not is_in_order:
         return
     lanes = lanes_of(rows, scope)
-    places = {(row["lane"], row["seq"]): (lane, number) for lane, all_ in lanes.items() for number, row in enumerate(all_)}
+    places = {
+        (row["lane"], row["seq"]): (lane, number) for lane, all_ in lanes.items() for number, row in enumerate(all_)
+    }
     order = list(lanes)
 
     def fits(row: Plain, vector: tuple[int, ...]) -> bool:
@@ -255,7 +259,8 @@ def _unreachable(
             yield f"result {number} is {row}, which no order of its records explains after the results before"
             return
     if tuple(len(members) for members in lanes.values()) not in reached:
-        yield f"the last result, {made[-1] if made else None}, does not have all {sum(map(len, lanes.values()))} records"
+        count = sum(map(len, lanes.values()))
+        yield f"the last result, {made[-1] if made else None}, does not have all {count} records"
 
 
 def _verify_aggregate(

@@ -143,5 +143,3 @@ class _Turns:
         elif self._exhausted_at_ms is None:
             self._exhausted_at_ms = now_ms
         return self._exhausted_at_ms is not None and now_ms >= self._exhausted_at_ms + _QUIET_MS
-
-

@@ -26,7 +26,7 @@ def shrink(outcome: Outcome, tries: int = 150, run: Callable[[Case], Outcome] = 
                 break
             try:
                 tried = run(candidate)
-            except Exception:  # noqa: S112
+            except Exception:
                 # It is not a case any more: a step without an input, a column that nobody makes.
                 continue
             if tried.violations and _sort_of(tried) == wanted:

@@ -112,7 +112,9 @@ def held_schema(shape: Shape, key: Sequence[str]) -> pa.Schema:
 # --- building ---
 
 
-def build(steps: Sequence[Step], shapes: Sequence[Shape], pipeline: Pipeline, collected: dict[str, CollectSink]) -> None:
+def build(
+    steps: Sequence[Step], shapes: Sequence[Shape], pipeline: Pipeline, collected: dict[str, CollectSink]
+) -> None:
     """Describe the pipeline. `collected` has the sinks that outlive it."""
     streams: list[Any] = []
     for step, shape in zip(steps, shapes, strict=True):

@@ -76,9 +76,7 @@ def test_value_state_survives_a_crash(parallelism: int, workers: int) -> None:
 def test_a_struct_with_floats_is_one_key_through_a_crash(number: float) -> None:
     key = [{"a": number, "b": 1}, {"a": -number, "b": 1}]
     items = [{"user": key[n % 2], "n": n} for n in range(4)]
-    rows, _ = run_of(
-        lambda s: s.key_by("user").process(Count()), [*items, CHECKPOINT, ABORT(), items[0]], batch_rows=1
-    )
+    rows, _ = run_of(lambda s: s.key_by("user").process(Count()), [*items, CHECKPOINT, ABORT(), items[0]], batch_rows=1)
     assert [row["n"] for row in rows] == [1, 2, 3, 4, 5]
 
 
