@@ -32,7 +32,7 @@ class Groups:
 
 
 def hashable(value: Any) -> Any:
-    """A value of a key as a dictionary can find it: all NaNs are one, structs and lists are tuples, times are in UTC."""
+    """A value of a key as a dictionary finds it: all NaNs are one, structs and lists are tuples, times are in UTC."""
     if isinstance(value, float) and math.isnan(value):
         return math.nan
     if isinstance(value, datetime.datetime) and value.tzinfo is not None:
