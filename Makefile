@@ -87,6 +87,10 @@ coverage: setup ## Show that the tests cover every branch of the protocol
 simulate: setup ## Run the simulator: SEEDS=300 of them, or one SEED=n; ONLY=scenario
 	$(PY) -m tests.simulation --seeds $(or $(SEEDS),300) $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED))
 
+.PHONY: fuzz
+fuzz: setup ## Run random pipelines against plain models: SEEDS=300 of them, or one SEED=n with its story
+	$(PY) -m tests.fuzz --jobs $(JOBS) --seeds $(or $(SEEDS),300) $(if $(FIRST),--first $(FIRST)) $(if $(SEED),--seed $(SEED))
+
 .PHONY: rescale-matrix
 rescale-matrix: setup ## Run every rescale pair in the simulator, SEEDS=1 of each; about ten minutes
 	$(PY) -m tests.simulation --matrix --seeds $(or $(SEEDS),1)

@@ -13,14 +13,18 @@
 It is the same worker, coordinator and supervisor as on Spark, on simple ports: a real clock, a network of queues, and
 background work that is done in between. Checkpoints are taken every few milliseconds. What differs: functions are not
 pickled (though it is checked that they can be), and all workers share this process.
+
+With `schedule=Schedule(7)` the turns and the time come from a seed, and the same seed is the same run. A test that runs
+its pipeline with a hundred of them sees a hundred interleavings, and names the one that went wrong.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -44,12 +48,15 @@ from penstock.runtime.zmq_transport import RealClock
 from penstock.storage import MemoryStore, open_store
 from penstock.storage.port import Store
 
-__all__ = ["Result", "run"]
+__all__ = ["Result", "Schedule", "run"]
 
 T = TypeVar("T")
 
 _NEVER_SILENT_MS = 3_600_000
 _SLEEP_MS_MAX = 5
+_BACKGROUND_THREADS = 4
+"""On Spark so much background work is under way at a time, and may end in any order."""
+_WALL_MS = 1_700_000_000_000
 
 
 @dataclass(slots=True)
@@ -67,6 +74,52 @@ class Result:
     """How many records the last attempt left out, because their windows had been emitted when they came."""
 
 
+class Schedule:
+    """Who has a turn when, and what time it is, by a seed: the same seed is the same run.
+
+    Time passes with the turns, and while nobody has anything to do it jumps to the next timer. Pass one schedule to
+    several runs in a row, and time goes on from one to the next.
+
+    The trap: what looks at a clock of its own is not under its control, nor are the threads of `map_async`. A source
+    with a rate, a `PAUSE` and slow threads still work, but with them a seed is not always the same run.
+    """
+
+    def __init__(self, seed: int | str) -> None:
+        self.random = random.Random(seed)
+        """Draw from it whatever else is to be the same for the same seed."""
+        self._now_us = 0
+
+    def now_ms(self) -> int:
+        return self._now_us // 1000
+
+    def now_us(self) -> int:
+        return self._now_us
+
+    def own_us(self) -> int:
+        # Calls into operators are measured with this: they seem to take some time, and not always the same.
+        self._now_us += self.random.randrange(100)
+        return self._now_us
+
+    def wall_ms(self) -> int:
+        return _WALL_MS + self.now_ms()
+
+    def turns(self, actors: Sequence[Callable[[], bool]]) -> Sequence[Callable[[], bool]]:
+        """Who has the next turns: most of them, in any order."""
+        self._now_us += self.random.randrange(1000)
+        return [actor for actor in self.random.sample(actors, len(actors)) if self.random.random() < 0.8]
+
+    def frames_of(self, waiting: int) -> int:
+        """How many of the waiting frames have arrived."""
+        return waiting if self.random.random() < 0.7 else self.random.randint(0, waiting)
+
+    def background_of(self, waiting: int) -> int | None:
+        """Which of the waiting pieces of background work is done next, if any."""
+        return None if self.random.random() < 0.3 else self.random.randrange(min(waiting, _BACKGROUND_THREADS))
+
+    def sleep(self, ms: int) -> None:
+        self._now_us += max(1, 1000 * ms)
+
+
 def run(
     pipeline: Pipeline | Graph,
     *,
@@ -79,6 +132,7 @@ def run(
     until: Callable[[], bool] | None = None,
     seconds: float = 60.0,
     worker_settings: WorkerSettings | None = None,
+    schedule: Schedule | None = None,
 ) -> Result:
     """Run a pipeline to its end, and raise its error if it does not come there.
 
@@ -86,6 +140,9 @@ def run(
     number, or several. A failure is followed by a restart from the newest checkpoint, `restarts` times; planned
     crashes do not count. `until` stops an unbounded pipeline with a savepoint as soon as it returns True. `store`
     keeps the checkpoints, in memory unless told otherwise; with that of an earlier run, this one resumes it.
+    `seconds` are always real ones. `schedule` makes a run that can be repeated.
+
+    To see a driver die, raise a `BaseException` of your own in `until`, and call `run` again with the same `store`.
     """
     graph = pipeline.graph() if isinstance(pipeline, Pipeline) else pipeline
     crashes = [crash_after_checkpoints] if isinstance(crash_after_checkpoints, int) else list(crash_after_checkpoints)
@@ -100,6 +157,7 @@ def run(
         worker_settings or WorkerSettings(driver_silence_ms_max=_NEVER_SILENT_MS),
         _opened(store),
         sorted(crashes),
+        schedule or _AsItComes(),
     )
     return local.run(until, seconds)
 
@@ -110,12 +168,35 @@ def _opened(store: Store | str | os.PathLike[str] | None) -> Store:
     return open_store(store) if isinstance(store, str | os.PathLike) else store
 
 
+class _AsItComes(Schedule):
+    """Real time; everybody has a turn, one after the other, and takes all that there is."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        clock = RealClock()
+        self.now_ms, self.now_us = clock.now_ms, clock.now_us  # type: ignore[method-assign]
+        self.own_us, self.wall_ms = clock.own_us, clock.wall_ms  # type: ignore[method-assign]
+
+    def turns(self, actors: Sequence[Callable[[], bool]]) -> Sequence[Callable[[], bool]]:
+        return actors
+
+    def frames_of(self, waiting: int) -> int:
+        return waiting
+
+    def background_of(self, waiting: int) -> int | None:
+        return 0
+
+    def sleep(self, ms: int) -> None:
+        time.sleep(ms / 1000)
+
+
 class _Background:
     """Does its work when everybody else has had a turn, so that state may have changed by then."""
 
-    def __init__(self, post: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, schedule: Schedule, post: Callable[[Callable[[], None]], None]) -> None:
+        self._schedule = schedule
         self._post = post
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: list[Callable[[], None]] = []
 
     def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         def do() -> None:
@@ -127,30 +208,32 @@ class _Background:
     def work(self) -> bool:
         if not self._waiting:
             return False
-        self._waiting.popleft()()
+        chosen = self._schedule.background_of(len(self._waiting))
+        if chosen is not None:
+            self._waiting.pop(chosen)()
         return True
 
 
 class _Seat:
     """A worker with its inbox."""
 
-    def __init__(self) -> None:
+    def __init__(self, schedule: Schedule) -> None:
         self.inbox: deque[Frame | Callable[[], None]] = deque()
-        self.background = _Background(self.inbox.append)
+        self.background = _Background(schedule, self.inbox.append)
         self.worker: Worker
+        self._schedule = schedule
 
     def turn(self) -> bool:
-        moved = self.deliver()
+        moved = self.deliver(self._schedule.frames_of(len(self.inbox)))
         self.worker.fire_timers()
         moved = self.worker.work() or moved
         return self.background.work() or moved
 
-    def deliver(self) -> bool:
-        moved = bool(self.inbox)
-        for _ in range(len(self.inbox)):
+    def deliver(self, count: int) -> bool:
+        for _ in range(count):
             message = self.inbox.popleft()
             message() if callable(message) else self.worker.deliver(message)
-        return moved
+        return count > 0
 
 
 class _Local:
@@ -164,10 +247,11 @@ class _Local:
         worker_settings: WorkerSettings,
         store: Store,
         crashes: list[int],
+        schedule: Schedule,
     ) -> None:
-        self.clock = RealClock()
+        self.schedule = schedule
         self.inbox: deque[Frame | Callable[[], None]] = deque()
-        self.background = _Background(self.inbox.append)
+        self.background = _Background(schedule, self.inbox.append)
         self.seats: dict[WorkerId, _Seat] = {}
         self.generation = Generation(0)
         self.result = Result(store)
@@ -182,7 +266,7 @@ class _Local:
             committer = node.sink.committer() if node.sink is not None else None
             if committer is not None:
                 committers[node.name] = committer
-        self.supervisor = Supervisor(physical, settings, committers, self, self.clock, self, self.background, store)
+        self.supervisor = Supervisor(physical, settings, committers, self, schedule, self, self.background, store)
 
     # --- ports ---
 
@@ -196,14 +280,14 @@ class _Local:
         self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None, reservation: Reservation
     ) -> None:
         self.generation = generation
-        self.seats = {WorkerId(number): _Seat() for number in range(plan.workers)}
+        self.seats = {WorkerId(number): _Seat(self.schedule) for number in range(plan.workers)}
         for number, seat in self.seats.items():
             seat.worker = Worker(
                 number,
                 plan,
                 generation,
                 self._worker_settings,
-                self.clock,
+                self.schedule,
                 self,
                 seat.background,
                 self.result.store,
@@ -216,7 +300,7 @@ class _Local:
     def cancel(self, generation: Generation) -> None:
         for seat in self.seats.values():
             # What the driver said before it ended the attempt is heard, as on Spark: the last checkpoint is durable.
-            seat.deliver()
+            seat.deliver(len(seat.inbox))
             seat.worker.stop()
         self.seats = {}
 
@@ -227,9 +311,9 @@ class _Local:
         self.supervisor.start()
         try:
             while not self.supervisor.has_ended:
-                moved = self._driver_turn()
-                for seat in list(self.seats.values()):
-                    moved = seat.turn() or moved
+                moved = False
+                for turn in self.schedule.turns([self._driver_turn, *(seat.turn for seat in self.seats.values())]):
+                    moved = turn() or moved
                 self._count_and_crash()
                 if until is not None and until():
                     self._drain()
@@ -248,8 +332,8 @@ class _Local:
         return self.result
 
     def _driver_turn(self) -> bool:
-        moved = bool(self.inbox)
-        for _ in range(len(self.inbox)):
+        count = self.schedule.frames_of(len(self.inbox))
+        for _ in range(count):
             message = self.inbox.popleft()
             if callable(message):
                 message()
@@ -260,7 +344,7 @@ class _Local:
                     self.result.failures.append(failure)
             self.supervisor.deliver(message)
         self.supervisor.timers.fire()
-        return self.background.work() or moved
+        return self.background.work() or count > 0
 
     def _count_and_crash(self) -> None:
         coordinator = self.supervisor.coordinator
@@ -296,8 +380,8 @@ class _Local:
 
     def _sleep(self) -> None:
         timers = [self.supervisor.timers.next_at_ms, *(seat.worker.next_timer_at_ms for seat in self.seats.values())]
-        soonest = min((at_ms for at_ms in timers if at_ms is not None), default=self.clock.now_ms() + _SLEEP_MS_MAX)
-        time.sleep(max(0, min(soonest - self.clock.now_ms(), _SLEEP_MS_MAX)) / 1000)
+        soonest = min((at_ms for at_ms in timers if at_ms is not None), default=self.schedule.now_ms() + _SLEEP_MS_MAX)
+        self.schedule.sleep(max(0, min(soonest - self.schedule.now_ms(), _SLEEP_MS_MAX)))
 
     def _where(self, seconds: float) -> str:
         return (

@@ -19,7 +19,8 @@ from penstock import (
     Pipeline,
     UserCodeError,
 )
-from penstock.testing import run
+from penstock.storage import MemoryStore
+from penstock.testing import Schedule, run
 
 
 def make(start: int, count: int) -> pa.RecordBatch:
@@ -110,3 +111,49 @@ def test_checkpoints_of_another_pipeline_are_refused() -> None:
     other.source(ListSource([{"n": 1}])).sink(CollectSink())
     with pytest.raises(NoReadableCheckpoint):
         run(other, store=store)
+
+
+def watched(seed: int) -> list[tuple[int, int, list[dict[str, int]]]]:
+    """What could be seen of a run at each of its turns."""
+    sink, schedule = CollectSink(), Schedule(seed)
+    seen: list[tuple[int, int, list[dict[str, int]]]] = []
+
+    def look() -> bool:
+        seen.append((schedule.now_us(), schedule.wall_ms(), sink.rows()))
+        return False
+
+    source = GeneratorSource(make, rows=500, splits=3)
+    result = run(sums(source, sink), parallelism=3, workers=2, crash_after_checkpoints=1, until=look, schedule=schedule)
+    assert result.restarts == 1
+    assert newest(sink) == {k: sum(range(k, 500, 10)) for k in range(10)}
+    return seen
+
+
+def test_a_schedule_is_the_same_run_for_the_same_seed_and_another_for_another() -> None:
+    assert watched(1) == watched(1)
+    assert watched(1) != watched(2)
+
+
+def test_time_goes_on_from_one_run_of_a_schedule_to_the_next() -> None:
+    schedule, source = Schedule(1), GeneratorSource(make, rows=100)
+    store = run(sums(source, CollectSink()), schedule=schedule).store
+    before = schedule.wall_ms()
+    run(sums(source, CollectSink()), schedule=schedule, store=store)
+    assert schedule.wall_ms() > before
+
+
+def test_a_driver_that_dies_is_followed_by_another_one() -> None:
+    class Died(BaseException):
+        pass
+
+    def until() -> bool:
+        if sink.rows():
+            raise Died
+        return False
+
+    sink, store, schedule = CollectSink(), MemoryStore(), Schedule(3)
+    source = GeneratorSource(make, rows=3000, splits=2)
+    with pytest.raises(Died):
+        run(sums(source, sink), store=store, until=until, schedule=schedule)
+    run(sums(source, sink), store=store, schedule=schedule, parallelism=2)
+    assert newest(sink) == {k: sum(range(k, 3000, 10)) for k in range(10)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,9 +35,12 @@ class Groups:
 
 
 def hashable(value: Any) -> Any:
-    """A value of a key as a dictionary can find it: all NaNs are one, structs and lists are tuples."""
+    """A value of a key as a dictionary finds it: all NaNs are one, structs and lists are tuples, times are in UTC."""
     if isinstance(value, float) and math.isnan(value):
         return math.nan
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        # Two times of one zone are compared by what its clocks show, which comes twice when they go back.
+        return value.astimezone(datetime.UTC)
     if isinstance(value, dict):
         return tuple((name, hashable(item)) for name, item in value.items())
     return tuple(hashable(item) for item in value) if isinstance(value, list) else value

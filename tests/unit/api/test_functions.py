@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import time
+import zoneinfo
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -68,6 +70,37 @@ def test_value_state_survives_a_crash(parallelism: int, workers: int) -> None:
     )
     assert result.restarts == 1
     assert newest(rows) == {f"u{k}": 30 for k in range(5)}
+
+
+@pytest.mark.parametrize("number", [float("nan"), 0.0])
+def test_a_struct_with_floats_is_one_key_through_a_crash(number: float) -> None:
+    key = [{"a": number, "b": 1}, {"a": -number, "b": 1}]
+    items = [{"user": key[n % 2], "n": n} for n in range(4)]
+    rows, _ = run_of(lambda s: s.key_by("user").process(Count()), [*items, CHECKPOINT, ABORT(), items[0]], batch_rows=1)
+    assert [row["n"] for row in rows] == [1, 2, 3, 4, 5]
+
+
+def test_records_of_the_two_zeros_are_of_one_key_and_in_their_order() -> None:
+    class Passed(KeyedFunction):
+        def process(self, key: Any, rows: pa.RecordBatch, context: Any) -> Any:
+            return rows
+
+    items = [{"k": -0.0 if n % 2 else 0.0, "n": n} for n in range(6)]
+    rows, _ = run_of(lambda s: s.key_by("k").process(Passed()), items)
+    assert [row["n"] for row in rows] == list(range(6))
+
+
+def test_both_hours_when_clocks_go_back_are_keys_of_their_own_through_a_crash() -> None:
+    paris = zoneinfo.ZoneInfo("Europe/Paris")
+    hours = [datetime.datetime(2024, 10, 27, 2, 30, tzinfo=paris, fold=fold) for fold in (0, 1)]
+    items = [{"user": hours[n % 2], "n": n} for n in range(4)]
+    schema = pa.schema([("user", pa.timestamp("us", "Europe/Paris")), ("n", pa.int64())])
+    batches = [pa.RecordBatch.from_pylist(items, schema=schema)]
+    # In one key group, or they would not meet.
+    pipeline, sink = Pipeline("p", max_parallelism=1), CollectSink()
+    pipeline.source(ListSource([*batches, CHECKPOINT, ABORT(), *batches])).key_by("user").process(Count()).sink(sink)
+    run(pipeline)
+    assert [row["n"] for row in sink.rows()] == [2, 2, 4, 4]
 
 
 def test_a_class_does_for_an_instance() -> None:

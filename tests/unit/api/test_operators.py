@@ -289,6 +289,19 @@ def test_nan_is_one_key() -> None:
     assert [row["v"] for row in rows] == [1, 2, 3]
 
 
+def test_the_two_zeros_are_one_key_and_reduced_in_their_order() -> None:
+    source = ListSource([{"k": -0.0 if n % 2 else 0.0, "v": str(n)} for n in range(6)])
+    rows = output_of(lambda s: s.key_by("k").reduce(lambda a, b: {**a, "v": a["v"] + b["v"]}), source)
+    assert [row["v"] for row in rows] == ["012345"]
+
+
+def test_both_hours_when_clocks_go_back_are_reduced_on_their_own() -> None:
+    hours = pa.array([1_729_988_100, 1_729_991_700], pa.int64()).view(pa.timestamp("s", "Europe/Paris"))
+    source = ListSource([pa.record_batch({"k": hours, "v": ["a", "b"]})] * 2)
+    rows = output_of(lambda s: s.key_by("k").reduce(lambda a, b: {**a, "v": a["v"] + b["v"]}), source)
+    assert {row["v"] for row in rows} == {"a", "b", "aa", "bb"}
+
+
 def test_aggregates_of_a_text_are_an_error_that_names_the_operator() -> None:
     with pytest.raises(DataError, match=r"operator 'aggregate_1': .*sum\(user\) needs integers or floats"):
         output_of(lambda s: s.key_by("amount").sum("user"), ListSource(orders(5)), restarts=0)

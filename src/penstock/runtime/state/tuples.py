@@ -7,6 +7,7 @@ that is wrong and not in a checkpoint later.
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -25,8 +26,11 @@ _SIMPLE: dict[str, type] = {"int64": int, "double": float, "string": str, "large
 _SIMPLE |= {"bool": bool}
 
 
-class Nested:
-    """A list or struct as it is stored: found again by its value, in which all NaNs are one, as in a plain field."""
+class Boxed:
+    """A value as it is stored, if Python does not compare it as Arrow does: a list, a struct, a time with a zone.
+
+    All NaNs in it are one, as in a plain field. Of the hour that comes twice when clocks go back, both are different.
+    """
 
     __slots__ = ("scalar",)
 
@@ -34,7 +38,7 @@ class Nested:
         self.scalar = scalar
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Nested) and _found_by(self.scalar.as_py()) == _found_by(other.scalar.as_py())
+        return isinstance(other, Boxed) and _found_by(self.scalar.as_py()) == _found_by(other.scalar.as_py())
 
     def __hash__(self) -> int:
         return hash(_found_by(self.scalar.as_py()))
@@ -46,6 +50,9 @@ class Nested:
 def _found_by(value: Any) -> Any:
     if isinstance(value, float):
         return _NAN if value != value else value  # noqa: PLR0124
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        # Two times of one zone are compared by what its clocks show, and that comes twice.
+        return value.astimezone(datetime.UTC)
     if isinstance(value, dict):
         return tuple((name, _found_by(item)) for name, item in value.items())
     return tuple(_found_by(item) for item in value) if isinstance(value, list | tuple) else value
@@ -58,8 +65,8 @@ class TupleType:
         self.what = what
         self.schema = pa.schema([field.with_type(plain_type(field.type)) for field in schema])
         self._converts = [_converter(field) for field in self.schema]
-        self._thaws = [pa.types.is_nested(field.type) for field in self.schema]
-        self._has_nested = any(self._thaws)
+        self._boxed = [_is_boxed(field.type) for field in self.schema]
+        self._has_boxed = any(self._boxed)
 
     def freeze(self, value: Any) -> Row:
         """The tuple as it is stored: immutable through and through. Raises `DataError`."""
@@ -72,36 +79,40 @@ class TupleType:
 
     def thaw(self, row: Row) -> Row:
         """The tuple as a function gets it: lists and structs are fresh, so that changing them changes no state."""
-        if not self._has_nested:
+        if not self._has_boxed:
             return row
-        items = zip(self._thaws, row, strict=True)
-        return tuple(item.scalar.as_py() if nested and item is not None else item for nested, item in items)
+        items = zip(self._boxed, row, strict=True)
+        return tuple(item.scalar.as_py() if boxed and item is not None else item for boxed, item in items)
 
     def array(self, rows: Sequence[Row]) -> pa.StructArray:
         """Stored tuples as one struct column."""
         columns: Iterator[Sequence[Any]] = iter(zip(*rows, strict=True)) if rows else iter([()] * len(self.schema))
-        stored = zip(columns, self._thaws, self.schema, strict=True)
-        arrays = [pa.array(_scalars_of(column) if nested else column, field.type) for column, nested, field in stored]
+        stored = zip(columns, self._boxed, self.schema, strict=True)
+        arrays = [pa.array(_scalars_of(column) if boxed else column, field.type) for column, boxed, field in stored]
         if not arrays:
             return pa.array([{}] * len(rows), pa.struct([]))
         return pa.StructArray.from_arrays(arrays, fields=list(self.schema))
 
     def rows(self, column: pa.StructArray) -> list[Row]:
         """The inverse of `array`."""
-        children = zip(column.flatten(), self._thaws, strict=True)
-        columns = [_nested(child) if nested else _canonical(child) for child, nested in children]
+        children = zip(column.flatten(), self._boxed, strict=True)
+        columns = [_in_boxes(child) if boxed else _canonical(child) for child, boxed in children]
         return list(zip(*columns, strict=True)) if columns else [()] * len(column)
 
     def _fields(self) -> str:
         return ", ".join(f"{field.name}: {field.type}" for field in self.schema) or "no fields"
 
 
+def _is_boxed(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(kind) or (pa.types.is_timestamp(kind) and kind.tz is not None))
+
+
 def _scalars_of(column: Sequence[Any]) -> list[Any]:
     return [None if item is None else item.scalar for item in column]
 
 
-def _nested(array: pa.Array) -> list[Any]:
-    return [Nested(scalar) if scalar.is_valid else None for scalar in array]
+def _in_boxes(array: pa.Array) -> list[Any]:
+    return [Boxed(scalar) if scalar.is_valid else None for scalar in array]
 
 
 def _canonical(array: pa.Array) -> list[Any]:
@@ -116,7 +127,7 @@ def _converter(field: pa.Field) -> Convert:
     simple: Any = _SIMPLE.get(str(kind))
     is_integer = pa.types.is_integer(kind)
     check = _check_of(kind)
-    is_nested = pa.types.is_nested(kind)
+    is_boxed = _is_boxed(kind)
     is_float = pa.types.is_floating(kind)
 
     def convert(value: Any) -> Any:
@@ -130,8 +141,8 @@ def _converter(field: pa.Field) -> Convert:
         if check is not None and (not isinstance(value, check) or (isinstance(value, bool) and check is not _BOOL)):
             raise TypeError(f"'{field.name}' is {kind}, not {type(value).__name__}")
         scalar = pa.scalar(value, kind)
-        if is_nested:
-            return Nested(scalar)
+        if is_boxed:
+            return Boxed(scalar)
         plain = scalar.as_py()
         return _NAN if is_float and plain != plain else plain  # noqa: PLR0124
 

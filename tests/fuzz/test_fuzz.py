@@ -1,0 +1,87 @@
+"""A slice of the random pipelines, for every change; `make fuzz SEEDS=2000` is for the big ones."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from tests.fuzz import kinds
+from tests.fuzz.case import draw
+from tests.fuzz.run import Outcome, run_seed
+from tests.fuzz.shrink import shrink
+
+CHUNK = 5
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> object:
+    # Much fails here, on purpose, and every failure would be a warning.
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def told(outcome: Outcome) -> str:
+    first = outcome.violations[0] if outcome.violations else "none"
+    return f"replay with: make fuzz SEED={outcome.case.seed}\n{outcome.case.text()}\n{first}"
+
+
+@pytest.mark.parametrize("first", range(0, 100, CHUNK))
+def test_no_seed_violates_anything(first: int) -> None:
+    outcomes = [run_seed(seed) for seed in range(first, first + CHUNK)]
+    failed = [outcome for outcome in outcomes if outcome.violations]
+    assert not failed, "\n\n".join(map(told, failed))
+    assert sum(outcome.checkpoints for outcome in outcomes) >= CHUNK
+
+
+def test_a_seed_is_always_the_same_run() -> None:
+    once, again = run_seed(5), run_seed(5)
+    assert once.digest == again.digest
+    assert len(once.story) > 2
+
+
+def test_seeds_draw_everything_that_there_is_to_draw() -> None:
+    cases = [draw(seed) for seed in range(1500)]
+    steps = Counter(step.kind for case in cases for step in case.steps)
+    assert min(steps.values()) >= 100, steps
+    keys = Counter(text for case in cases for name, text in case.columns.items() if name.startswith("k"))
+    assert set(keys) == {kind.text for kind in kinds.KEYS}
+    exchanges = Counter(step.exchange for case in cases for step in case.steps)
+    assert set(exchanges) == {None, "rebalance", "shuffle", "global_", "rescale", "forward"}
+    forms = Counter(step.options["as_"] for case in cases for step in case.steps if "as_" in step.options)
+    assert set(forms) == {"arrow", "rows", "pandas"}
+    faults = Counter(fault.kind for case in cases for fault in case.faults)
+    assert set(faults) == {"raise", "store", "lost", "read", "commit", "die", "after"}
+    endings = Counter((one.ending, two.parallelism != one.parallelism) for case in cases for one, two in _pairs(case))
+    assert len(endings) == 6, endings
+
+
+def _pairs(case: object) -> list[tuple[object, object]]:
+    return list(zip(case.lives, case.lives[1:], strict=False))  # type: ignore[attr-defined]
+
+
+def test_every_kind_of_value_is_compared_as_what_it_is() -> None:
+    for kind in kinds.PAYLOADS:
+        array = kinds.array_of(kind, [0, 1, 2, 1, None])
+        plain = [kinds.frozen(value) for value in kinds.plain_values(array)]
+        assert plain[1] == plain[3], kind.text
+        if kind.type != pa.null():
+            assert plain[0] != plain[1], kind.text
+            assert plain[4] is None, kind.text
+
+
+def test_a_failing_case_is_made_smaller() -> None:
+    def broken(case: object) -> Outcome:
+        # As if every pipeline with an aggregate lost something.
+        is_bad = any(step.kind == "aggregate" for step in case.steps)  # type: ignore[attr-defined]
+        return Outcome(case, ["sink lost 3 of 4 records"] if is_bad else [])  # type: ignore[arg-type]
+
+    large = next(case for case in map(draw, range(100)) if broken(case).violations and len(case.steps) > 6)
+    small = shrink(broken(large), run=broken).case
+    assert [step.kind for step in small.steps] == ["source", "aggregate", "fuzz_sink"]
+    assert len(small.lives) == 1
+    assert set(small.rows.values()) == {1}
+    assert not small.faults
