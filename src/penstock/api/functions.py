@@ -43,7 +43,11 @@ class KeyedContext(Protocol):
         ...
 
     def value(self, name: str, schema: SchemaLike, *, ttl_ms: int | None = None) -> Any:
-        """One tuple for each key: `get`, `update`, `exists`, `clear`."""
+        """One tuple for each key: `get`, `update`, `exists`, `clear`.
+
+        With `ttl_ms`, here and below, what was written so long ago is gone, in processing time. It leaves memory and
+        checkpoints too, within about half of that time again.
+        """
         ...
 
     def list(self, name: str, schema: SchemaLike, *, ttl_ms: int | None = None) -> Any:

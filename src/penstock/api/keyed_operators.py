@@ -56,19 +56,19 @@ class StateAccess:
         kind = as_schema(schema)
         if ttl_ms is None:
             return self._keyed.value(name, kind)
-        return ExpiringValueState(self._keyed.value(name, with_expiry(kind)), ttl_ms, self.now_ms)
+        return ExpiringValueState(self._keyed.value(name, with_expiry(kind)), ttl_ms, self._context)
 
     def list(self, name: str, schema: SchemaLike, *, ttl_ms: int | None = None) -> Any:
         kind = as_schema(schema)
         if ttl_ms is None:
             return self._keyed.list(name, kind)
-        return ExpiringListState(self._keyed.list(name, with_expiry(kind)), ttl_ms, self.now_ms)
+        return ExpiringListState(self._keyed.list(name, with_expiry(kind)), ttl_ms, self._context)
 
     def map(self, name: str, key_schema: SchemaLike, value_schema: SchemaLike, *, ttl_ms: int | None = None) -> Any:
         key, kind = as_schema(key_schema), as_schema(value_schema)
         if ttl_ms is None:
             return self._keyed.map(name, key, kind)
-        return ExpiringMapState(self._keyed.map(name, key, with_expiry(kind)), ttl_ms, self.now_ms)
+        return ExpiringMapState(self._keyed.map(name, key, with_expiry(kind)), ttl_ms, self._context)
 
     def delete_state(self, name: str) -> None:
         self._keyed.remove(name)

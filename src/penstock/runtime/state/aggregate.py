@@ -160,7 +160,8 @@ class AggregateState:
         """The key group of each slot; so many keys at a time as fit into one batch."""
         parts = [np.empty(0, dtype=np.int32)]
         for begin, end in blocks(row_bytes):
-            key = pa.RecordBatch.from_arrays(keys.arrays(np.arange(begin, end)), names=list(self.key))
+            slots = None if end - begin == keys.size else np.arange(begin, end)
+            key = pa.RecordBatch.from_arrays(keys.arrays(slots), names=list(self.key))
             parts.append(key_groups(key, self._partitioned_by, self._max_parallelism))
         return np.concatenate(parts)
 

@@ -10,6 +10,7 @@ that one. So nothing that a snapshot refers to is ever changed, and the backgrou
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -104,6 +105,8 @@ class RowState(ABC):
         self._cursor = cursor
         self._groups: dict[int, _Group] = {}
         self._epoch = 0
+        self.is_swept = False
+        """Whether somebody removes what has expired; see `penstock.api.expiring`."""
 
     def exists(self) -> bool:
         """Whether the current key has anything in this state."""
@@ -128,6 +131,25 @@ class RowState(ABC):
             for number, group in sorted(self._groups.items()):
                 for key in group.entries:
                     yield number, key_type.thaw(key)
+
+    def key_groups_held(self) -> list[int]:
+        return sorted(self._groups)
+
+    def keys_in(self, key_group: int) -> list[Row]:
+        """The keys of a key group, as `at` takes them."""
+        group = self._groups.get(key_group)
+        return [] if group is None else list(group.entries)
+
+    @contextlib.contextmanager
+    def at(self, key_group: int, key: Row) -> Iterator[None]:
+        """Move all row states to a key that `keys_in` has given, and back."""
+        cursor = self._cursor
+        before = cursor.key_group, cursor.key
+        cursor.key_group, cursor.key = key_group, key
+        try:
+            yield
+        finally:
+            cursor.key_group, cursor.key = before
 
     def snapshot(self) -> RowSnapshot:
         """References to the key groups, whose number is all that the time depends on."""
