@@ -9,9 +9,13 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from penstock.runtime.frames import Frame
+from tests.simulation.calls import Call
 from tests.simulation.scheduler import Scheduler
 
 T = TypeVar("T")
+
+THREADS = 4
+"""For the background work of one process, as in `ThreadBackground`."""
 
 
 class ProcessKilled(BaseException):
@@ -48,6 +52,9 @@ class Process:
         self._spent_us = 0
         self._is_scheduled = False
         self._timer_at_us: int | None = None
+        self._waiting: deque[Callable[[], None]] = deque()
+        """Background work for which no thread is free."""
+        self._working = 0
 
     # --- the clock port ---
 
@@ -75,8 +82,15 @@ class Process:
     # --- the background port ---
 
     def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-        delay = self.rng.randint(*self._background_us)
-        self.scheduler.at(self.elapsed_us + delay, lambda: self._run_background(work, done))
+        self._waiting.append(lambda: self._run_background(work, done))
+        self._begin_background()
+
+    def _begin_background(self) -> None:
+        """As on Spark, a few threads share the work: one that hangs holds its thread."""
+        while self._waiting and self._working < THREADS:
+            self._working += 1
+            delay = self.rng.randint(*self._background_us)
+            self.scheduler.at(self.elapsed_us + delay, self._waiting.popleft())
 
     def _run_background(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         if not self.is_alive:
@@ -85,14 +99,39 @@ class Process:
                 with contextlib.suppress(Exception, ProcessKilled):
                     work()
             return
-        try:
-            outcome: T | Exception = work()
-        except Exception as error:
-            outcome = error
-        except ProcessKilled:
-            self.kill()
-            return
-        self.post(lambda: done(outcome))
+        outcomes: list[T | Exception] = []
+        killed: list[ProcessKilled] = []
+
+        def run() -> None:
+            try:
+                outcomes.append(work())
+            except Exception as error:
+                outcomes.append(error)
+            except ProcessKilled as error:
+                killed.append(error)
+
+        def over() -> None:
+            if killed:
+                self.kill()
+                return
+            self._working -= 1
+            self._begin_background()
+            self.post(lambda: done(outcomes[0]))
+
+        if self.scheduler.hangs.are_planned:
+            self._go_on(Call(run), over)
+        else:
+            run()
+            over()
+
+    def _go_on(self, call: Call, over: Callable[[], None]) -> None:
+        hangs = self.scheduler.hangs
+        if not self.is_alive:
+            hangs.abandon(call)
+        elif hangs.run(call):
+            over()
+        elif call.hangs_us is not None:
+            self.scheduler.after(call.hangs_us, lambda: self._go_on(call, over))
 
     # --- the mailbox ---
 
@@ -146,6 +185,7 @@ class Process:
         if self.is_alive:
             self.is_alive = False
             self._inbox.clear()
+            self._waiting.clear()
             self.on_killed()
 
     def freeze(self, for_us: int) -> None:

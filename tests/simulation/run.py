@@ -29,6 +29,8 @@ class Result:
     restores: int = 0
     restores_inflight: int = 0
     overlaps: int = 0
+    refusals: int = 0
+    lives: int = 1
     violations: list[str] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
 
@@ -39,9 +41,9 @@ def run_seed(seed: int, only: str | None = None, is_verbose: bool = False) -> Re
     result = Result(seed, str(scenario))
     cluster = Cluster(scenario, is_verbose)
     try:
-        checkers.attach(cluster)
+        judges = checkers.attach(cluster)
         cluster.run()
-        checkers.judge(cluster)
+        checkers.judge(cluster, judges)
     except Exception:
         cluster.world.violation("an exception nobody caught:\n" + traceback.format_exc())
     result.violations = cluster.world.violations
@@ -50,6 +52,7 @@ def run_seed(seed: int, only: str | None = None, is_verbose: bool = False) -> Re
     result.crashes, result.restores = cluster.crashes, cluster.restores
     result.restores_inflight = cluster.restores_inflight
     result.overlaps = cluster.overlaps
+    result.refusals, result.lives = cluster.refusals, cluster.lives
     for manifest in cluster.manifests:
         result.unaligned += any(report.cut is not Cut.ALIGNED for report in manifest.reports)
         result.inflight_bytes += sum(report.figures.inflight_bytes for report in manifest.reports)
@@ -88,6 +91,8 @@ class Summary:
     crashes: int = 0
     restores: int = 0
     overlaps: int = 0
+    refusals: int = 0
+    later_lives: int = 0
     failed: list[Result] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
 
@@ -101,6 +106,8 @@ class Summary:
         self.crashes += result.crashes
         self.restores += result.restores
         self.overlaps += result.overlaps
+        self.refusals += result.refusals
+        self.later_lives += result.lives - 1
         if result.violations:
             self.failed.append(result)
 
@@ -111,6 +118,7 @@ class Summary:
             f"followed by the next before their manifest {self.overlaps}, "
             f"in-flight bytes captured {self.inflight_bytes} (in {self.with_inflight} seeds, "
             f"restored in {self.with_restored}), crashes {self.crashes}, restores {self.restores}, "
+            f"changed pipelines refused {self.refusals}, started again after the end {self.later_lives}, "
             f"violations {len(self.failed)}; "
             f"{took:.1f} s, {self.seeds / max(took, 1e-9):.1f} seeds/s"
         )
