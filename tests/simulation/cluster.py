@@ -16,6 +16,7 @@ from penstock.protocol.claims import Void
 from penstock.protocol.manifest import Manifest, SubtaskReport
 from penstock.protocol.manifest_codec import decode_manifest_or_void
 from penstock.runtime.frames import FailedFrame, Frame
+from penstock.runtime.items import Captured
 from penstock.runtime.supervisor import Phase
 from penstock.storage import paths
 from tests.simulation.changes import Change
@@ -62,6 +63,8 @@ class Cluster:
         self.manifests: list[Manifest] = []
         self.on_manifest: list[Callable[[Manifest], None]] = []
         self.on_launch: list[Callable[[Driver, Generation, Manifest | None], None]] = []
+        self.decoded: dict[int, list[Captured]] = {}
+        """What the segments of the newest manifest hold, for the checkers."""
         self.crashes = 0
         self.restores = 0
         self.restores_inflight = 0
@@ -230,6 +233,7 @@ class Cluster:
         if isinstance(outcome, Void):
             return
         self.tell(f"checkpoint {outcome.checkpoint} of generation {outcome.generation} is durable")
+        self.decoded.clear()
         try:
             for check in self.on_manifest:
                 check(outcome)

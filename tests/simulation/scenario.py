@@ -103,17 +103,17 @@ def draw(seed: int, only: str | None = None) -> Scenario:
     rng = random.Random(f"scenario {seed}")
     name, old, new, is_idle = _split_name(only)
     topology = name or rng.choice(sorted(SIMULATED))
-    parallelism = rng.choice([1, 1, 2, 2, 3])
+    parallelism = rng.choice([1, 1, 1, 2, 2, 3])
     if old is not None:
         parallelism = old
     rows = rng.randint(4, 24)
     idle = rng.choice([0.0, 0.0, 0.0, 0.3])
-    count = int(rng.randint(40, 100) / _HEAVY.get(topology, 1.0)) // parallelism + 20
+    count = int(rng.randint(30, 80) / _HEAVY.get(topology, 1.0)) // parallelism + 16
     load = Load(parallelism, count, rows, idle, rng.choice([30, 100, 300]))
     mode = rng.choices([Mode.ALIGNED, Mode.UNALIGNED, Mode.ALIGNED_WITH_TIMEOUT], [1, 3, 4])[0]
     capture = rng.choices([1 << 20, 2000], [6, 1])[0]
     policy = Policy(
-        interval_ms=rng.choice([3, 6, 12]),
+        interval_ms=rng.choice([2, 4, 8]),
         pause_ms_min=rng.choice([0, 0, 2]),
         # Where a checkpoint must be aligned, or may have to be, it takes its time.
         expiry_ms=rng.choice([60, 400, 2000]) if capture > 2000 and mode is not Mode.ALIGNED else 2000,
@@ -170,8 +170,8 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         output_bytes_max=rng.choice([200, 600]),
         capture_bytes_max=capture,
         backlog_bytes_max=rng.choice([500, 1 << 20]),
-        slice_us=rng.choice([400, 2000]),
-        hurried_slice_us=rng.choice([200, 1000]),
+        slice_us=rng.choice([800, 2000]),
+        hurried_slice_us=rng.choice([400, 1000]),
         source_rows_max=rows,
         source_retry_ms=1,
         source_rest_ms=rng.choice([0, 1]),
@@ -179,7 +179,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         late_barrier_timeout_ms=rng.choice([30, 300]) if parallelism <= 3 else 1000,
         heartbeat_ms=5,
         driver_silence_ms_max=200,
-        segment_bytes=256,
+        segment_bytes=rng.choice([256, 1024]),
         inline_bytes_max=rng.choice([0, 4096]),
     )
     network = rng.choice([(5, 40), (20, 800)])
@@ -188,7 +188,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
     return Scenario(seed, topology, load, workers, worker, supervisor, network, background, faults, rescales, lives)
 
 
-_HEAVY = {"multi_input": 2.0, "union": 2.0, "keyed_different": 1.5, "pipeline": 1.5}
+_HEAVY = {"multi_input": 2.0, "union": 2.0, "keyed_different": 1.5, "pipeline": 1.5, "timers": 1.3, "keyed": 1.3}
 """Topologies that do more with each number get fewer."""
 
 _HANGS = {FaultKind.HANG_COMMIT, FaultKind.HANG_COMMIT_FOR_EVER, FaultKind.HANG_STORE}
@@ -247,4 +247,4 @@ def _split_name(only: str | None) -> tuple[str | None, int | None, int | None, b
 def _fault(rng: random.Random, topology: str) -> Fault:
     weights = {kind: weight for kind, weight in _WEIGHTS.items() if topology in _ONLY_WITH.get(kind, {topology})}
     kind = rng.choices(list(weights), list(weights.values()))[0]
-    return Fault(kind, rng.randint(0, 4), rng.randint(0, 8_000), rng.randint(2_000, 60_000), rng.random())
+    return Fault(kind, rng.choice([0, 0, 1, 1, 2, 3]), rng.randint(0, 8_000), rng.randint(2_000, 60_000), rng.random())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from penstock.protocol.manifest import Manifest, blobs_of
+from penstock.protocol.manifest_codec import decode_manifest_or_void
 from penstock.runtime.frames import AcknowledgeFrame, Frame
 from penstock.runtime.items import BatchItem
 from penstock.runtime.worker import Worker
@@ -87,19 +88,32 @@ class Files(Checker):
         cluster = self.cluster
         if cluster.has_refused or cluster.is_rotten or not cluster.manifests:
             return
-        present = cluster.disk.store.list(paths.CHECKPOINTS)
-        kept = [manifest for manifest in cluster.manifests if paths.manifest(manifest.checkpoint) in present]
-        blobs = set(cluster.disk.blobs())
-        reachable = set().union(*map(blobs_of, kept))
-        policy = cluster.scenario.supervisor.policy
-        completed = [manifest for manifest in kept if not manifest.is_savepoint]
         if cluster.faults.store_has_failed:
-            # Nothing is deleted after the end where a deletion fails: the next start makes up for it.
+            # Where a deletion fails after the end, the next start makes up for it.
             return
-        if len(completed) > policy.retained + 1:
-            self.violation(f"files: {len(completed)} checkpoints are left, and {policy.retained} are to be retained")
-        if blobs - reachable:
-            self.violation(f"files: {sorted(blobs - reachable)[:3]} of {len(blobs)} blobs are named by no checkpoint")
-        marks = Counter(paths.kind_of(path).value for path in present if path not in blobs)
-        if marks.total() > self.MARKS_MAX + 3 * len(kept):
-            self.violation(f"files: {dict(marks)} are left of {len(kept)} checkpoints")
+        present = cluster.disk.store.list(paths.CHECKPOINTS)
+        by_kind = Counter(paths.kind_of(path) for path in present)
+        kept = [manifest for manifest in cluster.manifests if self._is_there(manifest)]
+        retained = cluster.scenario.supervisor.policy.retained
+        completed = [manifest for manifest in kept if not manifest.is_savepoint]
+        if len(completed) > retained + 1:
+            self.violation(f"files: {len(completed)} checkpoints are left, and {retained} are to be retained")
+        orphans = set(cluster.disk.blobs()).difference(*map(blobs_of, kept), self._written_late())
+        if orphans:
+            self.violation(f"files: {len(orphans)} blobs are named by no checkpoint: {sorted(orphans)[:3]}")
+        marks = by_kind.total() - by_kind[paths.PathKind.BLOB]
+        if marks > self.MARKS_MAX + 3 * len(kept):
+            void = by_kind[paths.PathKind.MANIFEST] - len(kept)
+            reserved = by_kind[paths.PathKind.RESERVED]
+            self.violation(f"files: {void} void marks and {reserved} reservations for {len(kept)} checkpoints")
+
+    def _written_late(self) -> set[str]:
+        """What workers of an older generation have written since the last checkpoint: the next start removes it."""
+        history = self.cluster.disk.history
+        last = history.index(("create", paths.manifest(self.cluster.manifests[-1].checkpoint)))
+        return {path for what, path in history[last:] if what == "write"}
+
+    def _is_there(self, manifest: Manifest) -> bool:
+        """Whether the checkpoint is: in the place of one that was removed there may be a void mark."""
+        data = self.cluster.disk.store.blobs.get(paths.manifest(manifest.checkpoint))
+        return data is not None and isinstance(decode_manifest_or_void(data), Manifest)

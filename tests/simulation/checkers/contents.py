@@ -66,6 +66,13 @@ def committed(cluster: Cluster, manifest: Manifest) -> Numbers:
 
 def items_of(cluster: Cluster, channel: ChannelSegment) -> list[Captured]:
     """What a segment holds of its channel."""
+    known = cluster.decoded.get(id(channel))
+    if known is None:
+        known = cluster.decoded[id(channel)] = _items_of(cluster, channel)
+    return known
+
+
+def _items_of(cluster: Cluster, channel: ChannelSegment) -> list[Captured]:
     stored = decode_items(read_segment(cluster.disk.store, channel.segment))
     own = range(channel.key_group_first, channel.key_group_end)
     if not (own or channel.first_row) and channel.has_watermarks:
