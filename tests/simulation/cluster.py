@@ -194,10 +194,7 @@ class Cluster:
         self._build()
         completed = len(self.manifests)
         self.faults.add(
-            [
-                dataclasses.replace(fault, after_checkpoints=completed + fault.after_checkpoints)
-                for fault in life.faults
-            ]
+            [dataclasses.replace(fault, after_checkpoints=completed + fault.after_checkpoints) for fault in life.faults]
         )
 
     def is_over(self) -> bool:

@@ -1,4 +1,4 @@
-"""The disk: a memory store that fails, answers too late or not at all, loses power in the middle of things, and rots."""
+"""The disk: a memory store that fails, answers too late or not at all, and rots."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -70,7 +71,7 @@ def _windowed(build: Build, source: NumberSource, jitter: int, size: int, every:
     expected: list[int] = []
     lives = [0, *load.ended_at, load.count]
     ends: dict[int, int] = {}
-    for first, end in zip(lives, lives[1:], strict=False):
+    for first, end in itertools.pairwise(lives):
         numbers = np.arange(source.split_count * first, source.split_count * end)
         ends = windows_of(numbers, Stamp(source.split_count, jitter).times(numbers), size, every)
         expected += ends
@@ -128,9 +129,7 @@ def async_unordered(world: World, load: Load) -> Topology:
     build = Build(world, load)
     source = build.source()
     called = (
-        build.read(source)
-        .rebalance()
-        .map_async(Slowly(world), concurrency=3, batch_rows=8, ordered=False, name="call")
+        build.read(source).rebalance().map_async(Slowly(world), concurrency=3, batch_rows=8, ordered=False, name="call")
     )
     counted = build.then(
         build.then(called, "key", lambda: KeyBy(modulo(KEYS))).key_by("k"),
@@ -147,7 +146,7 @@ def two_sinks(world: World, load: Load) -> Topology:
     build = Build(world, load)
     source = build.source()
     spread = build.then(build.read(source).rebalance(), "spread", lambda: Check(world, load.slow_us // 4))
-    second = build.then(spread.shuffle(), "mark", lambda: Mark())
+    second = build.then(spread.shuffle(), "mark", Mark)
     build.sink(second, "second")
     build.finish(spread.rebalance())
     numbers = source.numbers()

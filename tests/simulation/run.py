@@ -78,13 +78,13 @@ def _run(run: Run) -> tuple[str | None, Result]:
     return run[1], run_seed(*run)
 
 
-def run_seeds(runs: Iterable[Run], processes: int | None = None) -> Iterator[tuple[str | None, Result]]:
+def run_seeds(runs: Iterable[Run], jobs: int | None = None) -> Iterator[tuple[str | None, Result]]:
     """Simulate many seeds, in any order."""
     wanted = list(runs)
-    if processes == 1:
+    if jobs == 1:
         yield from map(_run, wanted)
         return
-    count = processes or os.cpu_count() or 1
+    count = jobs or os.cpu_count() or 1
     with multiprocessing.get_context("fork").Pool(count) as pool:
         yield from pool.imap_unordered(_run, wanted, chunksize=max(1, min(8, len(wanted) // (8 * count))))
 

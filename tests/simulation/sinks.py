@@ -89,5 +89,3 @@ class ListCommitter(Committer):
     def _tell(self, what: str, checkpoint: CheckpointId) -> None:
         for listener in self.world.on_commit:
             listener(CommitEvent(self, self.name, what, checkpoint))
-
-

@@ -66,10 +66,10 @@ BUSY_WORKERS_LIVE = False
 class Patience(Checker):
     """A worker that is busy is not dead: its attempt goes on."""
 
-    HARMLESS = frozenset({FaultKind.BUSY_WORKER, FaultKind.SAVEPOINT, FaultKind.CANCEL, FaultKind.FAIL_COMMIT})
+    HARMLESS = frozenset({FaultKind.BUSY_WORKER, FaultKind.SAVEPOINT, FaultKind.CANCEL})
 
     def on_launch(self, driver: Driver, generation: Generation, manifest: Manifest | None) -> None:
         happened = self.cluster.faults.happened
-        if BUSY_WORKERS_LIVE and FaultKind.BUSY_WORKER in happened and happened <= self.HARMLESS:
-            if driver.supervisor.restarts:
-                self.violation(f"a worker was busy, and the pipeline restarted: {driver.supervisor.error}")
+        was_only_busy = FaultKind.BUSY_WORKER in happened and happened <= self.HARMLESS
+        if BUSY_WORKERS_LIVE and was_only_busy and driver.supervisor.restarts:
+            self.violation(f"a worker was busy, and the pipeline restarted: {driver.supervisor.error}")
