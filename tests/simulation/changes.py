@@ -7,7 +7,6 @@ a `RestoreError` before anything has started.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import replace
 
 from penstock.api.graph import Graph, Link
@@ -155,7 +154,7 @@ class OtherSchema(Change):
         return replace(load, state_version=2)
 
 
-CHANGES: tuple[Callable[[], Change], ...] = (RenamedSink, OtherKey, RemovedOperator, AddedOperator, OtherSchema)
+CHANGES: tuple[type[Change], ...] = (RenamedSink, OtherKey, RemovedOperator, AddedOperator, OtherSchema)
 
 
 def choose(graph: Graph, manifest: Manifest, is_committed: bool, pick: float) -> tuple[Change, bool] | None:
