@@ -12,6 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
+class ProcessKilled(BaseException):
+    """Raised inside a process at the moment it is killed. Not an Exception: no code may catch it by accident."""
+
+
 class CallAbandoned(BaseException):
     """Raised inside a call that hangs when nobody waits for it any more. Not an Exception: no code may catch it."""
 
@@ -80,8 +84,9 @@ class Hangs:
         """How many calls have begun to hang and will never return."""
 
     @property
-    def are_planned(self) -> bool:
-        return bool(self._planned)
+    def need_threads(self) -> bool:
+        """Whether work that begins now may have to wait for something that happens later."""
+        return bool(self._planned or self._hanging)
 
     def plan(self, *hangs: Hang) -> None:
         self._planned.extend(hangs)

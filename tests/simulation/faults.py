@@ -11,9 +11,9 @@ from penstock.protocol.coordinator_state import Mode, RequestKind
 from penstock.runtime.supervisor import Phase, Supervisor
 from penstock.storage import paths
 from tests.simulation import changes
-from tests.simulation.calls import Hang
+from tests.simulation.calls import Hang, ProcessKilled
 from tests.simulation.driver import Driver, silently
-from tests.simulation.process import Process, ProcessKilled
+from tests.simulation.process import Process
 from tests.simulation.scenario import Fault, FaultKind
 
 if TYPE_CHECKING:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from penstock.runtime.frames import Frame
-from tests.simulation.calls import Call
+from tests.simulation.background import SimulatedBackground
+from tests.simulation.calls import ProcessKilled
 from tests.simulation.scheduler import Scheduler
 
 T = TypeVar("T")
-
-THREADS = 4
-"""For the background work of one process, as in `ThreadBackground`."""
-
-
-class ProcessKilled(BaseException):
-    """Raised inside a process at the moment it is killed. Not an Exception: no code may catch it by accident."""
 
 
 class Mailbox(Protocol):
@@ -46,15 +39,12 @@ class Process:
         self.mailbox: Mailbox | None = None
         self.on_killed: Callable[[], None] = lambda: None
         self._offset_us = rng.randrange(0, 10**9)
-        self._background_us = background_us
+        self._background = SimulatedBackground(self, background_us)
         self._inbox: deque[Frame | Callable[[], None]] = deque()
         self._busy_until_us = 0
         self._spent_us = 0
         self._is_scheduled = False
         self._timer_at_us: int | None = None
-        self._waiting: deque[Callable[[], None]] = deque()
-        """Background work for which no thread is free."""
-        self._working = 0
 
     # --- the clock port ---
 
@@ -82,56 +72,7 @@ class Process:
     # --- the background port ---
 
     def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-        self._waiting.append(lambda: self._run_background(work, done))
-        self._begin_background()
-
-    def _begin_background(self) -> None:
-        """As on Spark, a few threads share the work: one that hangs holds its thread."""
-        while self._waiting and self._working < THREADS:
-            self._working += 1
-            delay = self.rng.randint(*self._background_us)
-            self.scheduler.at(self.elapsed_us + delay, self._waiting.popleft())
-
-    def _run_background(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-        if not self.is_alive:
-            # The write had left the process when it died, or had not: both happen.
-            if self.rng.random() < 0.5:
-                with contextlib.suppress(Exception, ProcessKilled):
-                    work()
-            return
-        outcomes: list[T | Exception] = []
-        killed: list[ProcessKilled] = []
-
-        def run() -> None:
-            try:
-                outcomes.append(work())
-            except Exception as error:
-                outcomes.append(error)
-            except ProcessKilled as error:
-                killed.append(error)
-
-        def over() -> None:
-            if killed:
-                self.kill()
-                return
-            self._working -= 1
-            self._begin_background()
-            self.post(lambda: done(outcomes[0]))
-
-        if self.scheduler.hangs.are_planned:
-            self._go_on(Call(run), over)
-        else:
-            run()
-            over()
-
-    def _go_on(self, call: Call, over: Callable[[], None]) -> None:
-        hangs = self.scheduler.hangs
-        if not self.is_alive:
-            hangs.abandon(call)
-        elif hangs.run(call):
-            over()
-        elif call.hangs_us is not None:
-            self.scheduler.after(call.hangs_us, lambda: self._go_on(call, over))
+        self._background.submit(work, done)
 
     # --- the mailbox ---
 
@@ -185,7 +126,7 @@ class Process:
         if self.is_alive:
             self.is_alive = False
             self._inbox.clear()
-            self._waiting.clear()
+            self._background.close()
             self.on_killed()
 
     def freeze(self, for_us: int) -> None:
