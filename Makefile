@@ -84,8 +84,8 @@ coverage: setup ## Show that the tests cover every branch of the protocol
 	$(PY) -m coverage report --fail-under=100 -m
 
 .PHONY: simulate
-simulate: setup ## Run the simulator: SEEDS=300 of them, or one SEED=n; ONLY=scenario
-	$(PY) -m tests.simulation --seeds $(or $(SEEDS),300) $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED))
+simulate: setup ## Run the simulator on all cores: SEEDS=300 of them, or one SEED=n; ONLY=scenario
+	$(PY) -m tests.simulation --seeds $(or $(SEEDS),300) $(if $(filter command line,$(origin JOBS)),--jobs $(JOBS)) $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: fuzz
 fuzz: setup ## Run random pipelines against plain models: SEEDS=300 of them, or one SEED=n with its story

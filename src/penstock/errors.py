@@ -11,6 +11,7 @@
     ├── StorageError           the checkpoint directory cannot be read or written
     │   └── CorruptBlob        what was read is not what was written
     ├── FencedError            a newer generation owns the checkpoint directory (I6)
+    ├── DriverSilent           a worker has not heard of its driver for too long, and ends
     ├── GangFailed             Spark ended the job of a gang: a worker or executor is gone
     ├── JobFailed              the pipeline gave up after its restart budget; carries the last cause
     └── ProtocolViolation      our own bug: an event that cannot happen in this state
@@ -64,6 +65,10 @@ class CorruptBlob(StorageError):
 
 class FencedError(PenstockError):
     """A newer generation owns the checkpoint directory; this one must stop (I6)."""
+
+
+class DriverSilent(PenstockError):
+    """A worker has not heard of its driver for too long: the driver is gone, or cannot be reached (I6)."""
 
 
 class JobFailed(PenstockError):

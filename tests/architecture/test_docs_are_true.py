@@ -29,6 +29,9 @@ from penstock.runtime import frames
 from penstock.runtime.settings import WorkerSettings
 from penstock.spark.settings import Settings
 from tests.mutants.catalogue import MUTANTS
+from tests.simulation.checkers import CHECKERS
+from tests.simulation.production import SIMULATED
+from tests.simulation.scenario import FaultKind
 from tools import protocol_diagrams
 
 REPOSITORY = Path(__file__).parents[2]
@@ -272,12 +275,23 @@ def test_every_test_checker_and_mutant_that_is_named_exists() -> None:
     mutants = {mutant.name for mutant in MUTANTS}
     for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8")
-        named = [name for name in names_in(text) if re.fullmatch(r"test_\w+|_(check|take)_\w+", name)]
+        named = [name for name in names_in(text) if re.fullmatch(r"test_\w+", name)]
         assert [name for name in named if f"def {name}(" not in sources] == [], shown(document)
+        checkers = [name.removeprefix("checkers.") for name in names_in(text) if name.startswith("checkers.")]
+        assert set(checkers) <= {checker.__name__ for checker in CHECKERS}, shown(document)
         # A quoted name may go on in the next line.
         listed = re.findall(r"Mutants?: ((?:\"[^\"]+\"[,.]?\s*)+)", text)
         quoted = [" ".join(name.split()) for part in listed for name in re.findall(r"\"([^\"]+)\"", part)]
         assert [name for name in quoted if name not in mutants] == [], shown(document)
+
+
+def test_the_page_of_the_simulator_lists_every_topology_fault_and_checker() -> None:
+    text = (REPOSITORY / "docs" / "SIMULATOR.md").read_text(encoding="utf-8")
+    faults = [name for cell in column(text, "fault") for name in re.findall(r"`([^`]+)`", f"`{cell}`")]
+    assert sorted(faults) == sorted(kind.value for kind in FaultKind)
+    assert sorted(column(text, "checker")) == sorted(f"checkers.{checker.__name__}" for checker in CHECKERS)
+    topologies = [name for cell in column(text, "topology") for name in re.findall(r"`([^`]+)`", f"`{cell}`")]
+    assert sorted(topologies) == sorted(SIMULATED)
 
 
 def members_of(kind: type[enum.Enum]) -> list[str]:

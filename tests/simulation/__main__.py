@@ -20,9 +20,9 @@ def main() -> int:
     parser.add_argument("--only", help="one topology, or one with a rescale: keyed_broadcast_7_2")
     parser.add_argument("--seed", type=int, help="replay one seed and tell its story")
     parser.add_argument(
-        "--matrix", action="store_true", help="every pair of the rescale matrix, with so many seeds each"
+        "--matrix", action="store_true", help="every pair of the rescale matrix, with this many seeds each"
     )
-    parser.add_argument("--processes", type=int, help="how many processes; default all cores")
+    parser.add_argument("--jobs", type=int, help="how many processes; default all cores")
     arguments = parser.parse_args()
     # Everything fails here, on purpose; what matters is in the story.
     logging.disable(logging.CRITICAL)
@@ -33,7 +33,7 @@ def main() -> int:
     names = list(matrix()) if arguments.matrix else [arguments.only]
     runs = [(seed, name) for name in names for seed in seeds]
     told_at = time.monotonic()
-    for only, result in run_seeds(runs, arguments.processes):
+    for only, result in run_seeds(runs, arguments.jobs):
         summary.add(result)
         if time.monotonic() > told_at + _TELL_EVERY_S:
             told_at = time.monotonic()

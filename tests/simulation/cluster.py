@@ -1,4 +1,4 @@
-"""The simulated cluster: drivers, gangs of workers, and the faults that a scenario plans for them."""
+"""The simulated cluster: drivers, workers, and the lives of a pipeline from its first start to its last end."""
 
 from __future__ import annotations
 
@@ -6,159 +6,37 @@ import dataclasses
 import enum
 import random
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from penstock.errors import FencedError, NoReadableCheckpoint, PenstockError
-from penstock.ids import COORDINATOR, Generation, SubtaskId, WorkerId
-from penstock.plan.physical import PhysicalPlan, plan
+from penstock.errors import DriverSilent, FencedError, NoReadableCheckpoint, RestoreError
+from penstock.ids import Generation, SubtaskId
+from penstock.plan.physical import plan
 from penstock.protocol.barrier import Barrier
-from penstock.protocol.claims import Reservation, Void
-from penstock.protocol.coordinator_events import RequestCompleted, RequestResult
-from penstock.protocol.coordinator_state import RequestKind
+from penstock.protocol.claims import Void
 from penstock.protocol.manifest import Manifest, SubtaskReport
 from penstock.protocol.manifest_codec import decode_manifest_or_void
 from penstock.runtime.frames import FailedFrame, Frame
-from penstock.runtime.supervisor import Phase, Supervisor
-from penstock.runtime.worker import Worker
+from penstock.runtime.items import Captured
+from penstock.runtime.supervisor import Phase
 from penstock.storage import paths
-from tests.simulation.disk import Disk, DiskView, blobs, write_error
+from tests.simulation.changes import Change
+from tests.simulation.disk import Disk, DiskFailure
+from tests.simulation.driver import Driver
+from tests.simulation.faults import Faults
 from tests.simulation.network import Network
-from tests.simulation.process import Process, ProcessKilled
-from tests.simulation.scenario import Fault, FaultKind, Scenario
+from tests.simulation.process import Process
+from tests.simulation.production import SIMULATED
+from tests.simulation.scenario import Scenario
 from tests.simulation.scheduler import Scheduler
-from tests.simulation.topologies import TOPOLOGIES, Topology
-from tests.simulation.world import World
+from tests.simulation.topologies import Topology
+from tests.simulation.world import InjectedFailure, World
 
-_EXPECTED_FAILURES = (
-    "InjectedFailure",
-    "simulated disk",
-    "no sign of life",
-    "killed",
-    "checkpoints in a row failed",
-    "the driver was not heard of",
-)
+_PLANNED = (InjectedFailure, DiskFailure, DriverSilent)
+"""Failures of workers that a seed plans, and those that follow from what it plans."""
 
-
-class Driver:
-    """A driver process: a supervisor and its gang."""
-
-    def __init__(self, cluster: Cluster, number: int) -> None:
-        self.cluster = cluster
-        self.number = number
-        self.process = cluster.process(f"driver{number}")
-        self.workers: dict[Generation, dict[WorkerId, tuple[Process, Worker]]] = {}
-        self.drained = False
-        network = cluster.network
-        network.register(number, COORDINATOR, self.process)
-        graph = cluster.topology.graph
-        committers = {node.name: node.sink.committer() for node in graph.nodes if node.sink is not None}
-        self.supervisor = Supervisor(
-            cluster.plan,
-            cluster.scenario.supervisor,
-            committers,  # type: ignore[arg-type]
-            self,
-            self.process,
-            network.port_of(number, self.process),
-            self.process,
-            DiskView(cluster.disk, self._fault, self._killed_after),
-            cluster.journal_of(self.process.name),
-        )
-        self.process.mailbox = self
-        self.process.post(self.supervisor.start)
-
-    # --- the mailbox of the process ---
-
-    can_work = False
-
-    def deliver(self, frame: Frame) -> None:
-        self.supervisor.deliver(frame)
-
-    def fire_timers(self) -> None:
-        self.supervisor.timers.fire()
-
-    def work(self) -> bool:
-        return False
-
-    @property
-    def next_timer_at_ms(self) -> int | None:
-        return self.supervisor.timers.next_at_ms
-
-    # --- the gang ---
-
-    def launch(
-        self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None, reservation: Reservation
-    ) -> None:
-        cluster = self.cluster
-        cluster.restores += manifest is not None
-        cluster.restores_inflight += manifest is not None and any(report.channels for report in manifest.reports)
-        # All at once, as a gang is: nobody sends before everybody can be reached.
-        delay = cluster.rng.randint(50, 2000)
-        cluster.scheduler.at(self.process.elapsed_us + delay, lambda: self._start_gang(generation, plan, manifest))
-
-    def _start_gang(self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None) -> None:
-        current = self.supervisor.coordinator
-        if not self.process.is_alive or current is None or current.generation != generation:
-            return
-        for number in range(plan.workers):
-            self._start_worker(generation, WorkerId(number), plan, manifest)
-
-    def _start_worker(
-        self, generation: Generation, number: WorkerId, plan: PhysicalPlan, manifest: Manifest | None
-    ) -> None:
-        cluster = self.cluster
-        process = cluster.process(f"d{self.number}g{generation}w{number}")
-        worker = Worker(
-            number,
-            plan,
-            generation,
-            cluster.scenario.worker,
-            process,
-            cluster.network.port_of(self.number, process),
-            process,
-            DiskView(cluster.disk, cluster.worker_fault, lambda what, path: None),
-            manifest,
-            cluster.journal_of(process.name),
-        )
-        process.mailbox = worker
-        process.on_killed = lambda: self._died(generation, number)
-        self.workers.setdefault(generation, {})[number] = (process, worker)
-        cluster.network.register(self.number, number, process)
-        process.post(worker.start)
-
-    def _died(self, generation: Generation, number: WorkerId) -> None:
-        def report() -> None:
-            if self.process.is_alive:
-                error = PenstockError(f"worker {number} was killed")
-                self.process.post(lambda: self.supervisor.on_gang_failed(generation, error))
-
-        self.cluster.scheduler.after(self.cluster.rng.randint(100, 5000), report)
-
-    def cancel(self, generation: Generation) -> None:
-        for process, _ in self.workers.get(generation, {}).values():
-            # Not at once: for a while there are two generations, and the older one must change nothing.
-            self.cluster.scheduler.after(self.cluster.rng.randint(100, 20_000), _silently(process))
-
-    def live_workers(self) -> list[tuple[Process, Worker]]:
-        current = self.supervisor.coordinator
-        if current is None:
-            return []
-        return [pair for pair in self.workers.get(current.generation, {}).values() if pair[0].is_alive]
-
-    # --- dying at the store ---
-
-    def _fault(self, what: str, path: str) -> None:
-        self.cluster.driver_fault(self, what, path, is_before=True)
-
-    def _killed_after(self, what: str, path: str) -> None:
-        self.cluster.driver_fault(self, what, path, is_before=False)
-
-
-def _silently(process: Process) -> Callable[[], None]:
-    def kill() -> None:
-        process.on_killed = lambda: None
-        process.kill()
-
-    return kill
+_LIFE_US_MAX = 10_000_000
+_AFTERMATH_US = 60_000
+"""When all is over, what is still under way gets this long."""
 
 
 class Cluster:
@@ -173,34 +51,69 @@ class Cluster:
         # Channels, and with them barriers, grow with the square of the parallelism.
         self._events_max = 150_000 * max(1, scenario.load.parallelism // 3) ** 2
         self.network = Network(self.scheduler, random.Random(f"network {scenario.seed}"), scenario.network_us)
-        self.network.on_frame = self._look_at
-        self.disk = Disk()
+        self.network.on_frame.append(self._look_at)
+        self.disk = Disk(self.scheduler, random.Random(f"disk {scenario.seed}"))
         self.disk.on_created = self._on_created
-        self._rescales = list(scenario.rescales)
-        self.scale(scenario.load.parallelism)
+        self._load = dataclasses.replace(scenario.load, splits=scenario.load.source_splits)
+        self._change: Change | None = None
+        self._lives = list(scenario.lives)
+        self._build()
         self.is_verbose = is_verbose
         self.story: list[str] = []
         self.manifests: list[Manifest] = []
         self.on_manifest: list[Callable[[Manifest], None]] = []
+        self.on_launch: list[Callable[[Driver, Generation, Manifest | None], None]] = []
+        self.decoded: dict[int, list[Captured]] = {}
+        """What the segments of the newest manifest hold, for the checkers."""
         self.crashes = 0
         self.restores = 0
         self.restores_inflight = 0
         """Of these, from checkpoints that held in-flight data."""
+        self.refusals = 0
+        """Pipelines that did not fit their checkpoint, and did not start."""
+        self.lives = 1
         self.overlaps = 0
         """Checkpoints whose manifest appeared when the next one had begun."""
         self.is_rotten = False
-        self._writes_fail_until_us = 0
-        self._driver_dies_at: tuple[int, bool] | None = None
-        self._waiting = list(scenario.faults)
+        self.faults = Faults(self)
         self.drivers = [Driver(self, 0)]
-        self._release_faults()
+        self.faults.release()
 
-    def scale(self, parallelism: int) -> None:
+    # --- the pipeline ---
+
+    def _build(self) -> None:
+        """From the next start on, run the pipeline as it is described now."""
+        load, change = self._load, self._change
+        make = SIMULATED[self.scenario.topology]
+        self.topology: Topology = make(self.world, load if change is None else change.load(load))
+        if change is not None:
+            self.topology.graph = change.graph(self.topology.graph, self.world)
+        self.plan = plan(self.topology.graph, load.parallelism, self.scenario.workers)
+
+    def rescale(self, parallelism: int) -> None:
         """From the next start on, run at this parallelism; the splits of the sources stay as they are."""
-        load = self.scenario.load
-        scaled = dataclasses.replace(load, parallelism=parallelism, splits=load.source_splits)
-        self.topology: Topology = TOPOLOGIES[self.scenario.topology](self.world, scaled)
-        self.plan = plan(self.topology.graph, parallelism, self.scenario.workers)
+        self._load = dataclasses.replace(self._load, parallelism=parallelism)
+        self._build()
+
+    @property
+    def is_changed(self) -> bool:
+        return self._change is not None
+
+    def start_changed(self, number: int, change: Change, fits: bool) -> None:
+        """Start a driver whose pipeline is not the one that it was."""
+        self.tell(f"the pipeline has changed: {change.name}, which {'fits' if fits else 'does not fit'}")
+        self._change = change
+        self._build()
+        self.drivers.append(Driver(self, number, None if fits else change))
+
+    def start_driver(self, number: int) -> None:
+        if self.driver.misfit is not None:
+            # Somebody has put back what did not fit.
+            self._change = None
+            self._build()
+        self.drivers.append(Driver(self, number))
+
+    # --- what the run is made of ---
 
     def process(self, name: str) -> Process:
         rng = random.Random(f"{name} {self.scenario.seed}")
@@ -228,34 +141,87 @@ class Cluster:
         return (unfenced or self.drivers)[-1]
 
     def run(self) -> None:
-        """Run to the end, or to a violation."""
-        while True:
-            ended = self.scheduler.run(self._is_over, limit_us=10_000_000, events_max=self._events_max)
-            if not ended:
-                phase = self.driver.supervisor.phase.value
-                self.world.violation(f"liveness: not finished after {self.scheduler.now_us / 1e6:.1f} s, {phase}")
-                return
-            if self.world.violations or not self.driver.drained:
-                return
-            # Stopped with a savepoint: start again from it.
-            self.start_driver(0)
+        """Run to the end of the last life, or to a violation."""
+        try:
+            while self._run_on():
+                pass
+            if not self.world.violations:
+                until_us = self.scheduler.now_us + _AFTERMATH_US
+                self.scheduler.run(lambda: self.scheduler.now_us >= until_us, until_us, self._events_max)
+        finally:
+            self.scheduler.hangs.close()
 
-    def _is_over(self) -> bool:
+    def _run_on(self) -> bool:
+        """Run until somebody must do something, and do it: True. False if nothing is left to be done."""
+        limit_us = self.scheduler.now_us + _LIFE_US_MAX
+        if not self.scheduler.run(self.is_over, limit_us, self._events_max):
+            phase, error = self.driver.supervisor.phase.value, self.driver.supervisor.error
+            took_s = self.scheduler.now_us / 1e6
+            self.world.violation(f"liveness: not finished after {took_s:.1f} s, {phase}; the last error: {error}")
+            return False
+        if self.world.violations:
+            return False
+        driver = self.driver
+        if driver.drained:
+            self.tell("stopped with a savepoint, and started again from it")
+        elif driver.misfit is not None and isinstance(driver.supervisor.error, driver.misfit.refusals):
+            self.tell(f"the changed pipeline was refused: {driver.supervisor.error}")
+            self.refusals += 1
+        elif driver.supervisor.phase is Phase.FAILED and self._may_give_up(driver):
+            self.tell(f"the driver gave up, and somebody starts another one: {driver.supervisor.error}")
+            driver.process.kill()
+        elif driver.supervisor.phase is Phase.FINISHED and self._lives:
+            self._begin_life()
+        else:
+            return False
+        self.start_driver(0)
+        return True
+
+    def _may_give_up(self, driver: Driver) -> bool:
+        """A committer or store that never answers may end a driver, with an error; the next one has to manage."""
+        if not self.scheduler.hangs.for_ever or isinstance(driver.supervisor.error, RestoreError | FencedError):
+            return False
+        self.scheduler.hangs.for_ever = 0
+        return True
+
+    def _begin_life(self) -> None:
+        """All input was read and the pipeline has come to its end: there is more input now."""
+        life = self._lives.pop(0)
+        self.tell(f"the pipeline has ended; {life.more} more of each split")
+        self.lives += 1
+        load = self._load
+        self._load = dataclasses.replace(load, count=load.count + life.more, ended_at=(*load.ended_at, load.count))
+        self._build()
+        completed = len(self.manifests)
+        self.faults.add(
+            [dataclasses.replace(fault, after_checkpoints=completed + fault.after_checkpoints) for fault in life.faults]
+        )
+
+    def is_over(self) -> bool:
         return bool(self.world.violations) or (self.driver.process.is_alive and self.driver.supervisor.has_ended)
-
-    def start_driver(self, number: int) -> None:
-        self.drivers.append(Driver(self, number))
 
     @property
     def has_refused(self) -> bool:
         return isinstance(self.driver.supervisor.error, NoReadableCheckpoint)
 
     def _look_at(self, frame: Frame) -> None:
-        if isinstance(frame, FailedFrame):
-            self.crashes += 1
-            self.tell(f"worker {frame.worker} fails: {frame.error}")
-            if not any(text in frame.error for text in _EXPECTED_FAILURES) and not self.is_rotten:
-                self.world.violation(f"worker {frame.worker} failed, and nobody planned that: {frame.error}")
+        if not isinstance(frame, FailedFrame):
+            return
+        self.crashes += 1
+        self.tell(f"worker {frame.worker} fails: {frame.error}")
+        driver, failure = self._failure_of(frame)
+        planned: tuple[type[BaseException], ...] = _PLANNED
+        if driver.misfit is not None and driver.misfit.is_found_by_workers:
+            planned = (*_PLANNED, RestoreError)
+        if not self.is_rotten and not any(isinstance(error, planned) for error in causes_of(failure)):
+            self.world.violation(f"worker {frame.worker} failed, and nobody planned that: {frame.error}")
+
+    def _failure_of(self, frame: FailedFrame) -> tuple[Driver, BaseException | None]:
+        for driver in self.drivers:
+            pair = driver.workers.get(frame.generation, {}).get(frame.worker)
+            if pair is not None:
+                return driver, pair[1].failure
+        raise AssertionError(f"no worker {frame.worker} of generation {frame.generation} was ever started")
 
     def _on_created(self, path: str, data: bytes) -> None:
         if paths.kind_of(path) is not paths.PathKind.MANIFEST:
@@ -264,6 +230,7 @@ class Cluster:
         if isinstance(outcome, Void):
             return
         self.tell(f"checkpoint {outcome.checkpoint} of generation {outcome.generation} is durable")
+        self.decoded.clear()
         try:
             for check in self.on_manifest:
                 check(outcome)
@@ -271,114 +238,14 @@ class Cluster:
             # This may run inside a process that dies, where nobody would hear of it.
             self.world.violation("a checker failed:\n" + traceback.format_exc())
         self.manifests.append(outcome)
-        self._release_faults()
+        self.faults.release()
 
-    # --- faults ---
 
-    def _release_faults(self) -> None:
-        due = [fault for fault in self._waiting if fault.after_checkpoints <= len(self.manifests)]
-        for fault in due:
-            self._waiting.remove(fault)
-            self.scheduler.after(fault.delay_us, self._injection(fault))
-
-    def _injection(self, fault: Fault) -> Callable[[], None]:
-        def inject() -> None:
-            if not self._is_over():
-                self.tell(f"FAULT {fault.kind.value}")
-                self._inject(fault)
-
-        return inject
-
-    def _inject(self, fault: Fault) -> None:
-        driver, live = self.driver, self.driver.live_workers()
-        victim = live[int(fault.pick * len(live))][0] if live else None
-        match fault.kind:
-            case FaultKind.KILL_WORKER:
-                if victim is not None:
-                    self.crashes += 1
-                    victim.kill()
-            case FaultKind.FREEZE_WORKER:
-                if victim is not None:
-                    victim.freeze(fault.duration_us)
-            case FaultKind.CUT_LINK:
-                if victim is not None:
-                    to = WorkerId(int(fault.pick * 97) % (self.plan.workers + 1) - 1)
-                    self.network.cut(victim, to, fault.duration_us)
-            case FaultKind.KILL_DRIVER:
-                self.kill_driver(driver)
-            case FaultKind.RESCALE:
-                self.kill_driver(driver)
-                self.scale(self._rescales.pop(0))
-            case FaultKind.KILL_DRIVER_AT_STORE:
-                self._driver_dies_at = (1 + int(fault.pick * 12), fault.duration_us % 2 == 0)
-            case FaultKind.SECOND_DRIVER:
-                driver.process.freeze(fault.duration_us)
-                self.start_driver(max(other.number for other in self.drivers) + 1)
-            case FaultKind.FAIL_MAP:
-                self.world.failures["map"] += 1
-            case FaultKind.FAIL_SNAPSHOT:
-                self.world.failures["snapshot"] += 1 + int(3 * fault.pick)
-            case FaultKind.FAIL_OPEN:
-                self.world.failures["map.open"] += 1
-                if victim is not None:
-                    victim.kill()
-            case FaultKind.FAIL_CLOSE:
-                self.world.failures["close"] += 1
-            case FaultKind.FAIL_WRITES:
-                self._writes_fail_until_us = self.scheduler.now_us + fault.duration_us
-            case FaultKind.ROT:
-                self._rot(fault)
-                if victim is not None:
-                    victim.kill()
-            case FaultKind.SAVEPOINT:
-                driver.process.post(lambda: driver.supervisor.request(RequestKind.SAVEPOINT, _ignored))
-            case FaultKind.DRAIN:
-                driver.process.post(lambda: driver.supervisor.request(RequestKind.DRAIN, self._on_drained(driver)))
-            case FaultKind.CANCEL:
-                driver.process.post(lambda: _cancel(driver.supervisor))
-
-    def _on_drained(self, driver: Driver) -> Callable[[RequestResult], None]:
-        def answer(result: RequestResult) -> None:
-            driver.drained = driver.drained or isinstance(result, RequestCompleted)
-
-        return answer
-
-    def kill_driver(self, driver: Driver) -> None:
-        """The driver dies, its workers soon after, and somebody starts another one."""
-        self.crashes += 1
-        driver.process.kill()
-        for pairs in driver.workers.values():
-            for process, _ in pairs.values():
-                self.scheduler.after(self.rng.randint(100, 20_000), _silently(process))
-        self.scheduler.after(self.rng.randint(500, 30_000), lambda: self.start_driver(driver.number))
-
-    def _rot(self, fault: Fault) -> None:
-        candidates = blobs(self.disk)
-        if self.manifests and fault.pick < 0.3:
-            candidates = [paths.manifest(self.manifests[-1].checkpoint)]
-        present = [path for path in candidates if path in self.disk.store.list(path)]
-        if present:
-            self.is_rotten = True
-            self.disk.rot(self.rng, present[int(fault.pick * len(present))])
-
-    def worker_fault(self, what: str, path: str) -> None:
-        if what == "write" and self.scheduler.now_us < self._writes_fail_until_us:
-            raise write_error(path)
-
-    def driver_fault(self, driver: Driver, what: str, path: str, is_before: bool) -> None:
-        self.worker_fault("write" if what == "create" and is_before else "", path)
-        if self._driver_dies_at is None or driver is not self.driver or not driver.process.is_alive:
-            return
-        count, before = self._driver_dies_at
-        if what == "read" or before != is_before:
-            return
-        if count > 1:
-            self._driver_dies_at = (count - 1, before)
-            return
-        self._driver_dies_at = None
-        self.tell(f"the driver dies {'before' if before else 'after'} {what} of {path}")
-        self.kill_driver(driver)
-        raise ProcessKilled
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and all that led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def brief(value: object) -> str:
@@ -397,12 +264,3 @@ def brief(value: object) -> str:
         elif isinstance(content, int | str | SubtaskId) and field.name not in ("now_ms", "generation"):
             words.append(str(content))
     return f"{type(value).__name__}({' '.join(words)})"
-
-
-def _ignored(result: RequestResult) -> None:
-    """Nobody waits for this answer."""
-
-
-def _cancel(supervisor: Supervisor) -> None:
-    if supervisor.coordinator is not None and supervisor.phase is Phase.RUNNING:
-        supervisor.coordinator.cancel()

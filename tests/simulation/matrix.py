@@ -12,6 +12,12 @@ _BOTH_WAYS = {
     "broadcast": ((5, 2), (5, 3)),
     "keyed_broadcast": ((7, 2), (5, 3)),
     "ordered": ((2, 3), (4, 1)),
+    "tumbling": ((1, 2), (3, 7)),
+    "sliding": ((1, 3),),
+    "timers": ((2, 3), (4, 1)),
+    "async_ordered": ((2, 3), (4, 1)),
+    "async_unordered": ((1, 3),),
+    "two_sinks": ((1, 3),),
 }
 _UNCHANGED = {"pipeline": (1, 3, 7, 20)}
 

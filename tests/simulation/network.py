@@ -17,11 +17,11 @@ class Network:
     def __init__(self, scheduler: Scheduler, rng: random.Random, delay_us: tuple[int, int]) -> None:
         self._scheduler = scheduler
         self._rng = rng
-        self._delay_us = delay_us
+        self._least_us, self._spread_us = delay_us[0], delay_us[1] - delay_us[0] + 1
         self._processes: dict[tuple[int, WorkerId], Process] = {}
         self._last_us: dict[tuple[int, WorkerId], int] = {}
         self._cut_until_us: dict[tuple[str, WorkerId], int] = {}
-        self.on_frame: Callable[[Frame], None] | None = None
+        self.on_frame: list[Callable[[Frame], None]] = []
         self.frames = 0
 
     def register(self, driver: int, address: WorkerId, process: Process) -> None:
@@ -41,10 +41,10 @@ class Network:
         if not sender.is_alive:
             return
         self.frames += 1
-        if self.on_frame is not None:
-            self.on_frame(frame)
+        for listener in self.on_frame:
+            listener(frame)
         link = (id(sender), to)
-        at_us = sender.elapsed_us + self._rng.randint(*self._delay_us)
+        at_us = sender.elapsed_us + self._least_us + int(self._rng.random() * self._spread_us)
         at_us = max(at_us, self._last_us.get(link, 0), self._cut_until_us.get((sender.name, to), 0))
         self._last_us[link] = at_us
         self._scheduler.at(at_us, lambda: self._arrive(driver, to, frame))

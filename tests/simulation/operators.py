@@ -100,14 +100,17 @@ class Count(KeyedOperator):
 class Ordered(KeyedOperator):
     """Records of one key and one source split must come in rising order (I2); the last one is keyed state."""
 
-    def __init__(self, world: World, splits: int, us: int = 0) -> None:
+    def __init__(self, world: World, splits: int, us: int = 0, state_version: int = 1) -> None:
         super().__init__(world, us)
         self.splits = splits
+        self.state_version = state_version
+        """Another version asks for another schema."""
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         context.keyed.declare_key(pa.schema([("k", pa.int64())]))
-        self.newest: Any = context.keyed.value("newest", pa.schema([("v", pa.int64())]))
+        kind = pa.int64() if self.state_version == 1 else pa.string()
+        self.newest: Any = context.keyed.value("newest", pa.schema([("v", kind)]))
 
     def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         self.check_owned(batch)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from penstock.runtime.frames import Frame
+from tests.simulation.background import SimulatedBackground
+from tests.simulation.calls import ProcessKilled
 from tests.simulation.scheduler import Scheduler
 
 T = TypeVar("T")
-
-
-class ProcessKilled(BaseException):
-    """Raised inside a process at the moment it is killed. Not an Exception: no code may catch it by accident."""
 
 
 class Mailbox(Protocol):
@@ -41,8 +38,12 @@ class Process:
         self.is_frozen = False
         self.mailbox: Mailbox | None = None
         self.on_killed: Callable[[], None] = lambda: None
+        self.beat: Callable[[], None] = lambda: None
+        """A sign of life while the mailbox is busy, every `beat_us`."""
+        self.beat_us = 1_000_000
         self._offset_us = rng.randrange(0, 10**9)
         self._background_us = background_us
+        self._background = SimulatedBackground(self, background_us)
         self._inbox: deque[Frame | Callable[[], None]] = deque()
         self._busy_until_us = 0
         self._spent_us = 0
@@ -74,25 +75,12 @@ class Process:
 
     # --- the background port ---
 
-    def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-        delay = self.rng.randint(*self._background_us)
-        self.scheduler.at(self.elapsed_us + delay, lambda: self._run_background(work, done))
+    def background(self) -> SimulatedBackground:
+        """A background of its own, for one attempt."""
+        return SimulatedBackground(self, self._background_us)
 
-    def _run_background(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-        if not self.is_alive:
-            # The write had left the process when it died, or had not: both happen.
-            if self.rng.random() < 0.5:
-                with contextlib.suppress(Exception, ProcessKilled):
-                    work()
-            return
-        try:
-            outcome: T | Exception = work()
-        except Exception as error:
-            outcome = error
-        except ProcessKilled:
-            self.kill()
-            return
-        self.post(lambda: done(outcome))
+    def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        self._background.submit(work, done)
 
     # --- the mailbox ---
 
@@ -125,10 +113,16 @@ class Process:
             return
         self._busy_until_us = self.scheduler.now_us + self._spent_us + 1
         self._spent_us = 0
+        for at_us in range(self.scheduler.now_us + self.beat_us, self._busy_until_us, self.beat_us):
+            self.scheduler.at(at_us, self._give_sign)
         if self._inbox or mailbox.can_work:
             self.wake()
         else:
             self._wake_for_timer(mailbox)
+
+    def _give_sign(self) -> None:
+        if self.is_alive and not self.is_frozen:
+            self.beat()
 
     def _wake_for_timer(self, mailbox: Mailbox) -> None:
         at_ms = mailbox.next_timer_at_ms
@@ -146,6 +140,7 @@ class Process:
         if self.is_alive:
             self.is_alive = False
             self._inbox.clear()
+            self._background.close()
             self.on_killed()
 
     def freeze(self, for_us: int) -> None:

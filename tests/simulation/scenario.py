@@ -12,25 +12,38 @@ from penstock.protocol.restart import RestartPolicy
 from penstock.runtime.settings import WorkerSettings
 from penstock.runtime.supervisor import SupervisorSettings
 from penstock.runtime.takeover import RestoreOptions
-from tests.simulation.topologies import TOPOLOGIES, Load
+from tests.simulation.production import SIMULATED
+from tests.simulation.topologies import Load
 
 
 class FaultKind(enum.Enum):
     KILL_WORKER = "kill worker"
     FREEZE_WORKER = "freeze worker"
+    BUSY_WORKER = "one call takes longer than the silence limit"
     CUT_LINK = "cut link"
     KILL_DRIVER = "kill driver"
     KILL_DRIVER_AT_STORE = "kill driver at a store operation"
     SECOND_DRIVER = "second driver"
     FAIL_MAP = "exception in map"
+    FAIL_TIMER = "exception in a timer"
+    FAIL_CALL = "exception in a call of map_async"
+    STUCK_CALL = "a call of map_async is stuck"
     FAIL_SNAPSHOT = "exception in snapshot"
     FAIL_OPEN = "exception while restoring"
     FAIL_CLOSE = "exception while closing"
+    FAIL_COMMIT = "commit fails half way"
+    FAIL_SWEEP = "sweep fails"
+    HANG_COMMIT = "commit hangs"
+    HANG_COMMIT_FOR_EVER = "commit never returns"
+    HANG_STORE = "a store operation hangs"
     FAIL_WRITES = "storage writes fail"
+    FAIL_READS = "storage reads fail"
+    LOSE_REPLIES = "replies of the storage are lost"
     ROT = "rotten file"
     SAVEPOINT = "savepoint"
     DRAIN = "drain and start again"
     RESCALE = "kill driver and rescale"
+    CHANGE_PIPELINE = "kill driver and change the pipeline"
     CANCEL = "cancel checkpoint"
 
 
@@ -43,6 +56,15 @@ class Fault:
     delay_us: int
     duration_us: int
     pick: float
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One more run on the same directory, after the end of input: with more input, and faults of its own."""
+
+    more: int
+    """Numbers of each split."""
+    faults: list[Fault] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -60,31 +82,38 @@ class Scenario:
     faults: list[Fault] = field(default_factory=list)
     rescales: list[int] = field(default_factory=list)
     """The parallelisms that the pipeline goes through, one for each rescale."""
+    lives: list[Life] = field(default_factory=list)
+    """What follows after the end of input."""
 
     def __str__(self) -> str:
         policy = self.supervisor.policy
-        faults = ", ".join(f"{fault.kind.value}@{fault.after_checkpoints}" for fault in self.faults) or "no faults"
         return (
             f"seed {self.seed}: {self.topology} p={self.load.parallelism} workers={self.workers} "
-            f"{policy.mode.value} timeout={policy.alignment_timeout_ms}ms interval={policy.interval_ms}ms; {faults}"
+            f"{policy.mode.value} timeout={policy.alignment_timeout_ms}ms interval={policy.interval_ms}ms; "
+            + "; then ".join(map(_names, [self.faults, *(life.faults for life in self.lives)]))
         )
+
+
+def _names(faults: list[Fault]) -> str:
+    return ", ".join(f"{fault.kind.value}@{fault.after_checkpoints}" for fault in faults) or "no faults"
 
 
 def draw(seed: int, only: str | None = None) -> Scenario:
     """The scenario of a seed; `only` fixes its topology."""
     rng = random.Random(f"scenario {seed}")
     name, old, new, is_idle = _split_name(only)
-    topology = name or rng.choice(sorted(TOPOLOGIES))
-    parallelism = rng.choice([1, 1, 2, 2, 3])
+    topology = name or rng.choice(sorted(SIMULATED))
+    parallelism = rng.choice([1, 1, 1, 2, 2, 3])
     if old is not None:
         parallelism = old
-    rows = rng.randint(6, 32)
+    rows = rng.randint(4, 24)
     idle = rng.choice([0.0, 0.0, 0.0, 0.3])
-    load = Load(parallelism, rng.randint(50, 140), rows, idle, rng.choice([30, 100, 300]))
+    count = int(rng.randint(30, 80) / _HEAVY.get(topology, 1.0)) // parallelism + 16
+    load = Load(parallelism, count, rows, idle, rng.choice([30, 100, 300]))
     mode = rng.choices([Mode.ALIGNED, Mode.UNALIGNED, Mode.ALIGNED_WITH_TIMEOUT], [1, 3, 4])[0]
     capture = rng.choices([1 << 20, 2000], [6, 1])[0]
     policy = Policy(
-        interval_ms=rng.choice([5, 10, 20]),
+        interval_ms=rng.choice([2, 4, 8]),
         pause_ms_min=rng.choice([0, 0, 2]),
         # Where a checkpoint must be aligned, or may have to be, it takes its time.
         expiry_ms=rng.choice([60, 400, 2000]) if capture > 2000 and mode is not Mode.ALIGNED else 2000,
@@ -95,13 +124,19 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         backoff_ms=2,
         backoff_ms_max=20,
     )
-    # By a die of its own, so that the other seeds stay what they were.
-    if random.Random(f"close {seed}").random() < 0.3:
+    if rng.random() < 0.2:
         # One after the other, often without output in between: the next begins while a manifest is written.
         policy = replace(policy, interval_ms=1, pause_ms_min=0)
-        load = replace(load, count=min(load.count, 40), slow_us=800)
-    faults = [_fault(rng) for _ in range(rng.choice([0, 1, 1, 2, 3]))]
-    rescales = [rng.randint(1, 4) for fault in faults if fault.kind is FaultKind.RESCALE]
+        load = replace(load, count=min(load.count, 30), slow_us=800)
+    faults = [_fault(rng, topology) for _ in range(rng.choice([0, 1, 1, 2, 3]))]
+    lives = []
+    if rng.random() < 0.2:
+        lives = [Life(rng.randint(20, 40), [_fault(rng, topology) for _ in range(rng.choice([0, 1]))])]
+    planned = [fault.kind for fault in (*faults, *(fault for life in lives for fault in life.faults))]
+    rescales = [rng.randint(1, 4) for kind in planned if kind is FaultKind.RESCALE]
+    if _HANGS.intersection(planned):
+        # It is waited for until it expires, perhaps several times.
+        policy = replace(policy, expiry_ms=min(policy.expiry_ms, 400))
     if new is not None:
         # Under way at the old parallelism; rescaled; failed when a checkpoint was taken while recovering from that;
         # rescaled once more, or back; failed again. Slow behind a fast source, so that there is always data in flight.
@@ -118,8 +153,8 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         capture = 1 << 20
         kinds = [FaultKind.RESCALE, FaultKind.KILL_WORKER, FaultKind.RESCALE, FaultKind.KILL_WORKER]
         faults = [Fault(kind, 1 + n, rng.randint(0, 2_000), 0, rng.random()) for n, kind in enumerate(kinds)]
-        rescales = [new, rng.choice([parallelism, new])]
-    rotten = any(fault.kind is FaultKind.ROT for fault in faults)
+        rescales, lives = [new, rng.choice([parallelism, new])], []
+    rotten = FaultKind.ROT in planned
     supervisor = SupervisorSettings(
         policy=policy,
         restart=RestartPolicy(failures_max=50, window_ms=1_000_000, delay_ms=1, delay_ms_max=20),
@@ -135,8 +170,8 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         output_bytes_max=rng.choice([200, 600]),
         capture_bytes_max=capture,
         backlog_bytes_max=rng.choice([500, 1 << 20]),
-        slice_us=rng.choice([400, 2000]),
-        hurried_slice_us=rng.choice([200, 1000]),
+        slice_us=rng.choice([800, 2000]),
+        hurried_slice_us=rng.choice([400, 1000]),
         source_rows_max=rows,
         source_retry_ms=1,
         source_rest_ms=rng.choice([0, 1]),
@@ -144,33 +179,57 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         late_barrier_timeout_ms=rng.choice([30, 300]) if parallelism <= 3 else 1000,
         heartbeat_ms=5,
         driver_silence_ms_max=200,
-        segment_bytes=256,
+        segment_bytes=rng.choice([256, 1024]),
         inline_bytes_max=rng.choice([0, 4096]),
     )
     network = rng.choice([(5, 40), (20, 800)])
     background = rng.choice([(20, 200), (100, 3000)])
     workers = rng.randint(1, 3)
-    return Scenario(seed, topology, load, workers, worker, supervisor, network, background, faults, rescales)
+    return Scenario(seed, topology, load, workers, worker, supervisor, network, background, faults, rescales, lives)
 
+
+_HEAVY = {"multi_input": 2.0, "union": 2.0, "keyed_different": 1.5, "pipeline": 1.5, "timers": 1.3, "keyed": 1.3}
+"""Topologies that do more with each number get fewer."""
+
+_HANGS = {FaultKind.HANG_COMMIT, FaultKind.HANG_COMMIT_FOR_EVER, FaultKind.HANG_STORE}
 
 _WEIGHTS = {
-    FaultKind.KILL_WORKER: 5,
+    FaultKind.KILL_WORKER: 6,
     FaultKind.FREEZE_WORKER: 2,
+    FaultKind.BUSY_WORKER: 2,
     FaultKind.CUT_LINK: 2,
     FaultKind.KILL_DRIVER: 2,
     FaultKind.KILL_DRIVER_AT_STORE: 4,
-    FaultKind.SECOND_DRIVER: 1,
+    FaultKind.SECOND_DRIVER: 2,
     FaultKind.FAIL_MAP: 3,
+    FaultKind.FAIL_TIMER: 4,
+    FaultKind.FAIL_CALL: 3,
+    FaultKind.STUCK_CALL: 4,
     FaultKind.FAIL_SNAPSHOT: 2,
     FaultKind.FAIL_OPEN: 2,
     FaultKind.FAIL_CLOSE: 1,
+    FaultKind.FAIL_COMMIT: 2,
+    FaultKind.FAIL_SWEEP: 1,
+    FaultKind.HANG_COMMIT: 2,
+    FaultKind.HANG_COMMIT_FOR_EVER: 1,
+    FaultKind.HANG_STORE: 2,
     FaultKind.FAIL_WRITES: 2,
+    FaultKind.FAIL_READS: 3,
+    FaultKind.LOSE_REPLIES: 3,
     FaultKind.ROT: 1,
     FaultKind.SAVEPOINT: 2,
-    FaultKind.DRAIN: 1,
-    FaultKind.RESCALE: 4,
+    FaultKind.DRAIN: 2,
+    FaultKind.RESCALE: 5,
+    FaultKind.CHANGE_PIPELINE: 5,
     FaultKind.CANCEL: 1,
 }
+
+_ONLY_WITH = {
+    FaultKind.FAIL_TIMER: {"timers"},
+    FaultKind.FAIL_CALL: {"async_ordered", "async_unordered"},
+    FaultKind.STUCK_CALL: {"async_ordered", "async_unordered"},
+}
+"""Faults that need something which few topologies have."""
 
 
 def _split_name(only: str | None) -> tuple[str | None, int | None, int | None, bool]:
@@ -178,13 +237,14 @@ def _split_name(only: str | None) -> tuple[str | None, int | None, int | None, b
 
     With `_idle` behind it its sources have next to nothing to say, so that nothing is in flight.
     """
-    if only is None or only in TOPOLOGIES:
+    if only is None or only in SIMULATED:
         return only, None, None, False
     is_idle = only.endswith("_idle")
     name, old, new = only.removesuffix("_idle").rsplit("_", 2)
     return name, int(old), int(new), is_idle
 
 
-def _fault(rng: random.Random) -> Fault:
-    kind = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
-    return Fault(kind, rng.randint(0, 4), rng.randint(0, 8_000), rng.randint(2_000, 60_000), rng.random())
+def _fault(rng: random.Random, topology: str) -> Fault:
+    weights = {kind: weight for kind, weight in _WEIGHTS.items() if topology in _ONLY_WITH.get(kind, {topology})}
+    kind = rng.choices(list(weights), list(weights.values()))[0]
+    return Fault(kind, rng.choice([0, 0, 1, 1, 2, 3]), rng.randint(0, 8_000), rng.randint(2_000, 60_000), rng.random())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
+from tests.simulation.calls import Hangs
+
 _LOOK_EVERY = 16
 
 
@@ -17,6 +19,7 @@ class Scheduler:
         self._count = 0
         self.spend: Callable[[int], None] = lambda us: None
         """Takes time in the process that runs now."""
+        self.hangs = Hangs()
 
     def at(self, at_us: int, call: Callable[[], None]) -> None:
         self._count += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.run import Summary, run_seed
+from tests.simulation.scenario import FaultKind, draw
 
 CHUNK = 15
 
@@ -36,6 +37,12 @@ def test_no_seed_violates_anything(first: int) -> None:
         "keyed_broadcast_2_7",
         "ordered_4_1",
         "part_empty_1_4",
+        "tumbling_2_3",
+        "sliding_3_1",
+        "timers_3_2",
+        "async_ordered_2_3",
+        "async_unordered_3_1",
+        "two_sinks_1_3",
         "keyed_broadcast_5_3_idle",
     ],
 )
@@ -54,6 +61,26 @@ def test_more_than_half_of_the_runs_capture_in_flight_data() -> None:
     assert not summary.failed, story_of(list(summary.failed))
     assert 2 * summary.with_inflight > summary.seeds
     assert summary.overlaps > 0, "no checkpoint began while the manifest of the one before was written"
+
+
+def test_pipelines_start_again_after_their_end_and_changed_ones_are_refused() -> None:
+    summary = Summary()
+    chosen = [
+        seed
+        for seed in range(2000, 2300)
+        if (scenario := draw(seed)).lives or any(fault.kind is FaultKind.CHANGE_PIPELINE for fault in scenario.faults)
+    ]
+    for seed in chosen[:40]:
+        summary.add(run_seed(seed))
+    assert not summary.failed, story_of(list(summary.failed))
+    assert summary.later_lives > 10 and summary.refusals > 0
+
+
+@pytest.mark.parametrize("kind", [FaultKind.HANG_COMMIT, FaultKind.HANG_STORE, FaultKind.HANG_COMMIT_FOR_EVER])
+def test_a_seed_with_calls_that_hang_always_tells_the_same_story(kind: FaultKind) -> None:
+    seed = next(seed for seed in range(1000) if any(fault.kind is kind for fault in draw(seed).faults))
+    once, again = run_seed(seed, is_verbose=True), run_seed(seed, is_verbose=True)
+    assert once.story == again.story
 
 
 def test_a_seed_always_tells_the_same_story() -> None:

@@ -135,7 +135,7 @@ class Supervisor:
         self,
         plan: PhysicalPlan,
         settings: SupervisorSettings,
-        committers: Mapping[OperatorName, Committer],
+        committers: Mapping[OperatorName, Committer] | Committers,
         gang: Gang,
         clock: Clock,
         transport: Transport,
@@ -151,7 +151,9 @@ class Supervisor:
         `token` tells this driver's files from those of others; a random one unless a test wants to know it."""
         self._plan = plan
         self._settings = settings
-        self._committers = Committers(committers, clock, sweep_wait_ms=settings.claim_ms_max)
+        if not isinstance(committers, Committers):
+            committers = Committers(committers, clock, sweep_wait_ms=settings.claim_ms_max)
+        self._committers = committers
         self._gang = gang
         self._clock = clock
         self._transport = transport

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from penstock.errors import PenstockError
+from penstock.errors import DriverSilent, PenstockError
 from penstock.ids import COORDINATOR, Generation, SubtaskId, WorkerId
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.manifest import Manifest
@@ -153,7 +153,7 @@ class Worker:
         silent_ms = self._beat_at_ms - self._heard_at_ms
         if silent_ms > services.settings.driver_silence_ms_max:
             # Nobody would commit what we do, and somebody else may have taken over (I6).
-            raise PenstockError(f"the driver was not heard of for {silent_ms} ms: it is gone, or cannot be reached")
+            raise DriverSilent(f"the driver was not heard of for {silent_ms} ms: it is gone, or cannot be reached")
         self._beat_due_ms = self._beat_at_ms + services.settings.heartbeat_ms
         services.timers.after(services.settings.heartbeat_ms, self._beat)
 

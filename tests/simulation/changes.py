@@ -1,0 +1,168 @@
+"""Pipelines that are not what they were when their checkpoint was taken.
+
+Each change says of a manifest whether the changed pipeline can go on from it. Where it cannot, the only right answer is
+a `RestoreError` before anything has started.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+
+from penstock.api.graph import Graph, Link
+from penstock.errors import JobFailed, RestoreError
+from penstock.ids import OperatorName
+from penstock.protocol.manifest import Manifest, Partitioning, committables_of
+from tests.simulation.operators import Check
+from tests.simulation.topologies import Load
+from tests.simulation.world import World
+
+
+class Change(ABC):
+    """What somebody has changed between two runs."""
+
+    name: str
+    is_found_by_workers = False
+    """Whether it takes the code of operators to see that the pipeline does not fit: the driver gives up then."""
+
+    @property
+    def refusals(self) -> tuple[type[Exception], ...]:
+        """How a driver may end whose pipeline does not fit."""
+        return (RestoreError, JobFailed) if self.is_found_by_workers else (RestoreError,)
+
+    @abstractmethod
+    def applies_to(self, graph: Graph) -> bool: ...
+
+    @abstractmethod
+    def fits(self, graph: Graph, manifest: Manifest, is_committed: bool) -> bool | None:
+        """Whether the changed pipeline can go on from `manifest`. None: it could, and would do something else."""
+
+    def load(self, load: Load) -> Load:
+        return load
+
+    def graph(self, graph: Graph, world: World) -> Graph:
+        return graph
+
+
+def _edges_in_flight(manifest: Manifest) -> set[tuple[str, str]]:
+    edges = [channel.edge for report in manifest.reports for channel in report.channels]
+    return {(edge.upstream, edge.downstream) for edge in edges}
+
+
+def _with_state(manifest: Manifest) -> set[str]:
+    return {piece.operator for report in manifest.reports for piece in report.states}
+
+
+class RenamedSink(Change):
+    name = "renamed sink"
+
+    def applies_to(self, graph: Graph) -> bool:
+        return True
+
+    def fits(self, graph: Graph, manifest: Manifest, is_committed: bool) -> bool:
+        has_output = any(committable.operator == "sink" for committable in committables_of(manifest))
+        into = {(link.upstream, link.downstream) for link in graph.into(OperatorName("sink"))}
+        return (is_committed or not has_output) and not into & _edges_in_flight(manifest)
+
+    def graph(self, graph: Graph, world: World) -> Graph:
+        outlet = OperatorName("outlet")
+        nodes = [
+            replace(node, name=outlet, sink=world.sink("outlet")) if node.name == "sink" else node
+            for node in graph.nodes
+        ]
+        links = [replace(link, downstream=outlet) if link.downstream == "sink" else link for link in graph.links]
+        return replace(graph, nodes=tuple(nodes), links=tuple(links))
+
+
+class OtherKey(Change):
+    name = "another key"
+
+    def applies_to(self, graph: Graph) -> bool:
+        return bool(self._keyed(graph))
+
+    def fits(self, graph: Graph, manifest: Manifest, is_committed: bool) -> bool | None:
+        keyed = {(link.upstream, link.downstream) for link in self._keyed(graph)}
+        has_state = {operator for _, operator in keyed} & _with_state(manifest)
+        return False if keyed & _edges_in_flight(manifest) or has_state else None
+
+    def graph(self, graph: Graph, world: World) -> Graph:
+        keyed = self._keyed(graph)
+        links = [replace(link, key=("v",)) if link in keyed else link for link in graph.links]
+        return replace(graph, links=tuple(links))
+
+    def _keyed(self, graph: Graph) -> list[Link]:
+        return [link for link in graph.links if link.partitioning is Partitioning.HASH]
+
+
+class RemovedOperator(Change):
+    """The operator in front of the one that is "fragile" is gone: records go past it."""
+
+    name = "an operator removed"
+
+    def applies_to(self, graph: Graph) -> bool:
+        return len(graph.into(self._removed(graph))) == 1 == len(graph.out_of(self._removed(graph)))
+
+    def fits(self, graph: Graph, manifest: Manifest, is_committed: bool) -> bool | None:
+        removed = self._removed(graph)
+        gone = {(link.upstream, link.downstream) for link in (*graph.into(removed), *graph.out_of(removed))}
+        return False if gone & _edges_in_flight(manifest) or removed in _with_state(manifest) else None
+
+    def graph(self, graph: Graph, world: World) -> Graph:
+        removed = self._removed(graph)
+        (before,), (after,) = graph.into(removed), graph.out_of(removed)
+        nodes = [node for node in graph.nodes if node.name != removed]
+        links = [link for link in graph.links if removed not in (link.upstream, link.downstream)]
+        return replace(graph, nodes=tuple(nodes), links=(*links, replace(after, upstream=before.upstream)))
+
+    def _removed(self, graph: Graph) -> OperatorName:
+        (link,) = graph.into(OperatorName("fragile"))
+        return link.upstream
+
+
+class AddedOperator(Change):
+    """One more operator in front of the one that is "fragile", with a channel on either side."""
+
+    name = "an operator added"
+
+    def applies_to(self, graph: Graph) -> bool:
+        return True
+
+    def fits(self, graph: Graph, manifest: Manifest, is_committed: bool) -> bool:
+        (link,) = graph.into(OperatorName("fragile"))
+        return (link.upstream, link.downstream) not in _edges_in_flight(manifest)
+
+    def graph(self, graph: Graph, world: World) -> Graph:
+        added, fragile = OperatorName("added"), graph.node(OperatorName("fragile"))
+        (old,) = graph.into(fragile.name)
+        node = replace(fragile, name=added, operator=lambda: Check(world))
+        new = replace(old, downstream=added), Link(added, fragile.name, Partitioning.REBALANCE)
+        links = [link for link in graph.links if link != old]
+        return replace(graph, nodes=(*graph.nodes, node), links=(*links, *new))
+
+
+class OtherSchema(Change):
+    name = "another schema of a state"
+    is_found_by_workers = True
+
+    def applies_to(self, graph: Graph) -> bool:
+        return any(node.name == "first" for node in graph.nodes)
+
+    def fits(self, graph: Graph, manifest: Manifest, is_committed: bool) -> bool | None:
+        return False if "first" in _with_state(manifest) else None
+
+    def load(self, load: Load) -> Load:
+        return replace(load, state_version=2)
+
+
+CHANGES: tuple[type[Change], ...] = (RenamedSink, OtherKey, RemovedOperator, AddedOperator, OtherSchema)
+
+
+def choose(graph: Graph, manifest: Manifest, is_committed: bool, pick: float) -> tuple[Change, bool] | None:
+    """A change that says something about this manifest, and whether the changed pipeline fits it."""
+    changes = [made() for made in CHANGES]
+    verdicts = [
+        (change, fits)
+        for change in changes
+        if change.applies_to(graph) and (fits := change.fits(graph, manifest, is_committed)) is not None
+    ]
+    return verdicts[int(pick * len(verdicts))] if verdicts else None

@@ -1,0 +1,90 @@
+"""Judges of event time."""
+
+from __future__ import annotations
+
+from penstock.api.operator import MAX_WATERMARK
+from penstock.ids import SubtaskId
+from penstock.plan.physical import Channel
+from penstock.protocol.manifest import Manifest
+from penstock.runtime.items import Captured, WatermarkItem
+from tests.simulation.checkers.base import Checker
+from tests.simulation.checkers.contents import items_of_channels
+from tests.simulation.records import numbers_of
+from tests.simulation.sources import NumberSource
+
+
+class Watermarks(Checker):
+    """Watermarks are captured in their places: none is lost, and none is ahead of the records it speaks for."""
+
+    def on_manifest(self, manifest: Manifest) -> None:
+        cluster = self.cluster
+        if cluster.is_rotten or manifest.shape != cluster.plan.shape():
+            # A driver that was replaced by one at another parallelism has completed its last one.
+            return
+        clocks = _clocks_of(manifest)
+        self._check_backward(manifest, clocks)
+        self._check_ahead(manifest, clocks)
+        held = items_of_channels(cluster, manifest)
+        is_open = self._are_all_sources_open(manifest)
+        for receiver, channels in cluster.plan.inputs.items():
+            sent = [clocks[channel.sender] for channel in channels]
+            marks = []
+            for channel, clock in zip(channels, sent, strict=True):
+                items = held.get((channel.edge.id, channel.sender.index, channel.receiver.index), [])
+                newest = [item.watermark for item in items if isinstance(item, WatermarkItem)][-1:]
+                # An end is not captured but sent again, so of a sender at its end nothing follows.
+                if newest and newest[0] != clock < MAX_WATERMARK:
+                    self.violation(f"event time: {channel} holds {newest[0]}, and its sender is at {clock}")
+                marks += newest
+                if cluster.topology.is_linear:
+                    self._check_lateness(manifest, channel, clocks[receiver], items)
+            # Behind map_async a watermark is held back until the records in front of it are through.
+            holds_back = receiver.chain in cluster.topology.holding
+            if sent and is_open and not marks and not holds_back and clocks[receiver] != min(sent):
+                self.violation(
+                    f"event time: in checkpoint {manifest.checkpoint} {receiver} is at {clocks[receiver]} and its "
+                    f"senders at {min(sent)}, and no watermark is in flight"
+                )
+
+    def _check_backward(self, manifest: Manifest, clocks: dict[SubtaskId, int]) -> None:
+        before = self.cluster.manifests[-1] if self.cluster.manifests else manifest
+        for subtask, clock in _clocks_of(before).items() if before.shape == manifest.shape else ():
+            # The end of input is no time that was reached: with more input there is time again.
+            if clocks[subtask] < clock < MAX_WATERMARK:
+                self.violation(f"event time: {subtask} was at {clock} and went back to {clocks[subtask]}")
+
+    def _check_ahead(self, manifest: Manifest, clocks: dict[SubtaskId, int]) -> None:
+        """A source that has not come to its end is at a time that it has reached, also in a second life."""
+        for report in manifest.reports:
+            if report.splits and clocks[report.subtask] == MAX_WATERMARK and self._is_open(report.splits):
+                self.violation(
+                    f"event time: in checkpoint {manifest.checkpoint} {report.subtask} is at the end of time, and its "
+                    f"input has not ended"
+                )
+
+    def _are_all_sources_open(self, manifest: Manifest) -> bool:
+        sources = {node.name for node in self.cluster.topology.graph.nodes if node.source is not None}
+        chains = {operator.chain for operator in manifest.shape.operators if operator.name in sources}
+        return all(self._is_open(report.splits) for report in manifest.reports if report.subtask.chain in chains)
+
+    def _is_open(self, splits: tuple[object, ...]) -> bool:
+        """Whether one of these splits has more to say."""
+        sources = {node.name: node.source for node in self.cluster.topology.graph.nodes}
+        return any(int(split.offset) < sources[split.operator].count for split in splits)  # type: ignore
+
+    def _check_lateness(self, manifest: Manifest, channel: Channel, clock: int, items: list[Captured]) -> None:
+        """No record in flight is older than what its receiver believes, or than a watermark in front of it."""
+        nodes = self.cluster.topology.graph.nodes
+        (split_count,) = {node.source.split_count for node in nodes if isinstance(node.source, NumberSource)}
+        for item in items:
+            if isinstance(item, WatermarkItem):
+                clock = max(clock, item.watermark)
+            elif (numbers_of(item.batch) // split_count < clock).any():
+                self.violation(
+                    f"event time: checkpoint {manifest.checkpoint} holds records on {channel} that are older than "
+                    f"{clock}"
+                )
+
+
+def _clocks_of(manifest: Manifest) -> dict[SubtaskId, int]:
+    return {report.subtask: clock for report in manifest.reports for _, clock in report.watermarks}

@@ -1,0 +1,112 @@
+"""What a user would write: a keyed function with timers, and calls of map_async. And operators around windows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.api.functions import KeyedContext, KeyedFunction
+from penstock.api.operator import Emit, Operator
+from tests.simulation.records import Numbers, batch_of, numbers_of
+from tests.simulation.world import World
+
+WINDOW_KEYS = 5
+_COUNT_BITS, _WINDOW_BITS = 12, 12
+
+
+class Stamp(Operator):
+    """Adds the key `k` and the event time `t`: the position in the split, out of order by less than `jitter`."""
+
+    def __init__(self, splits: int, jitter: int) -> None:
+        self.splits = splits
+        self.jitter = jitter
+
+    def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        numbers = numbers_of(batch)
+        columns = [batch.column("v"), pa.array(window_keys(numbers)), pa.array(self.times(numbers))]
+        emit(pa.RecordBatch.from_arrays(columns, names=["v", "k", "t"]))
+
+    def times(self, numbers: Numbers) -> Numbers:
+        times = numbers // self.splits
+        return times ^ (self.jitter - 1) if self.jitter else times
+
+
+def window_keys(numbers: Numbers) -> Numbers:
+    return numbers // 3 % WINDOW_KEYS
+
+
+class WindowNumbers(Operator):
+    """The result of each window as one number: what it counted, in which window, for which key."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+
+    def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        keys, starts, counts = (batch.column(name).to_numpy() for name in ("k", "window_start", "n"))
+        emit(batch_of(window_number(keys, starts // self.every, counts)))
+
+
+def window_number(key: Any, window: Any, count: Any) -> Any:
+    # A window may begin before time 0.
+    return (key << _WINDOW_BITS | window + 64) << _COUNT_BITS | count
+
+
+def windows_of(numbers: Numbers, times: Numbers, size: int, every: int) -> dict[int, int]:
+    """The model: for the number of every window that must come out, the end of that window."""
+    counts: Counter[tuple[int, int]] = Counter()
+    for key, at in zip(window_keys(numbers).tolist(), times.tolist(), strict=True):
+        last = at // every
+        counts.update((key, window) for window in range(last - size // every + 1, last + 1))
+    return {window_number(key, window, count): window * every + size for (key, window), count in counts.items()}
+
+
+class Alarms(KeyedFunction):
+    """Holds each record until a timer of its own is due, and emits it then: a timer that is dropped loses it.
+
+    While anything is held a second timer goes along, which does nothing but set the next one.
+    """
+
+    def __init__(self, world: World, us: int) -> None:
+        self.world = world
+        self.us = us
+
+    def open(self, context: KeyedContext) -> None:
+        self.held = context.list("held", "at bigint, v bigint", ttl_ms=3_600_000)
+
+    def process(self, key: tuple[Any, ...], rows: pa.RecordBatch, context: KeyedContext) -> None:
+        self.world.spend(self.us * rows.num_rows)
+        now_ms = context.now_ms()
+        for number in numbers_of(rows).tolist():
+            at_ms = now_ms + 1 + number % 13
+            self.held.append_value((at_ms, number))
+            context.set_timer(at_ms)
+        context.set_timer(now_ms + 1)
+
+    def on_timer(self, key: tuple[Any, ...], at_ms: int, context: KeyedContext) -> Iterable[pa.RecordBatch]:
+        self.world.fail_here("timer")
+        held = list(self.held.get())
+        due = [number for at, number in held if at == at_ms]
+        left = [row for row in held if row[0] != at_ms]
+        if left:
+            self.held.put(left)
+            context.set_timer(at_ms + 1)
+        else:
+            self.held.clear()
+        if due:
+            yield batch_of(np.array(due))
+
+
+class Slowly:
+    """The function of map_async: it looks at every record, and may fail."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        numbers_of(batch)
+        self.world.fail_here("call")
+        return batch

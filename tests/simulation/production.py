@@ -1,0 +1,170 @@
+"""Topologies of operators as users have them: windows, timers, map_async, several sinks. Only for the simulator."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+
+from penstock.api.async_operator import MapAsyncOperator
+from penstock.api.graph import Graph, OperatorFactory
+from penstock.api.links import resolved
+from penstock.api.stream import Pipeline, Stream
+from tests.simulation.async_calls import simulated
+from tests.simulation.functions import Alarms, Slowly, Stamp, WindowNumbers, windows_of
+from tests.simulation.operators import KEYS, Check, Count, KeyBy, Ordered, kept, modulo
+from tests.simulation.records import Numbers, batch_of, numbers_of
+from tests.simulation.sources import NumberSource
+from tests.simulation.topologies import TOPOLOGIES, Load, Topology
+from tests.simulation.world import World
+
+_SECOND = 1 << 36
+"""Numbers of the second sink have this bit."""
+
+
+class Build:
+    """A pipeline in the making: the public API, and operators of the simulator in between."""
+
+    def __init__(self, world: World, load: Load) -> None:
+        self.world = world
+        self.load = load
+        self.pipeline = Pipeline("simulated", max_parallelism=64)
+
+    def source(self, splits: int | None = None, count: int | None = None, tick: int = 64) -> NumberSource:
+        load = self.load
+        return NumberSource(self.world, splits or load.source_splits, count or load.count, load.rows, load.idle, tick)
+
+    def read(self, source: NumberSource, parallelism: int | None = None) -> Stream:
+        return self.pipeline.source(source, name="source", parallelism=parallelism)
+
+    def then(self, stream: Stream, name: str, made: OperatorFactory, parallelism: int | None = None) -> Stream:
+        return stream._node(name, made, name, parallelism)
+
+    def sink(self, stream: Stream, name: str = "sink") -> None:
+        stream.sink(self.world.sink(name), name=name)
+
+    def finish(self, stream: Stream) -> None:
+        """The part that can fail, and the sink."""
+        self.sink(self.then(stream, "fragile", lambda: Check(self.world, place="map")))
+
+    def graph(self) -> Graph:
+        """Without a look whether functions can travel: these hold the whole simulation."""
+        pipeline = self.pipeline
+        nodes = [dataclasses.replace(node, operator=self._virtual(node.operator)) for node in pipeline._nodes]
+        return Graph(pipeline.name, tuple(nodes), tuple(resolved(nodes, pipeline._wishes)), pipeline.max_parallelism)
+
+    def _virtual(self, made: OperatorFactory | None) -> OperatorFactory | None:
+        is_async = isinstance(made, functools.partial) and made.func is MapAsyncOperator
+        return simulated(self.world, made) if is_async else made
+
+
+def _windowed(build: Build, source: NumberSource, jitter: int, size: int, every: int, ends_at: int) -> Topology:
+    """The topology of `build`, and the windows that must come out of it: those of each life on their own.
+
+    The end of input completes all windows. So the source does not end before the windows that event time alone has
+    completed are there for all to see.
+    """
+    load, world = build.load, build.world
+    expected: list[int] = []
+    lives = [0, *load.ended_at, load.count]
+    ends: dict[int, int] = {}
+    for first, end in itertools.pairwise(lives):
+        numbers = np.arange(source.split_count * first, source.split_count * end)
+        ends = windows_of(numbers, Stamp(source.split_count, jitter).times(numbers), size, every)
+        expected += ends
+    complete = {number for number, end in ends.items() if end <= ends_at}
+    source.may_end = lambda: complete <= world.visible
+    return Topology(build.graph(), np.array(expected))
+
+
+def tumbling(world: World, load: Load) -> Topology:
+    """Windows by the watermarks of the source."""
+    build = Build(world, load)
+    source = build.source(tick=4)
+    stamped = build.then(build.read(source), "stamp", lambda: Stamp(source.split_count, 0))
+    windows = stamped.key_by("k").window(16, on="t", late="error")
+    counted = windows.aggregate(n="count", name="windows", parallelism=load.parallelism + 1)
+    build.finish(build.then(counted, "numbers", lambda: WindowNumbers(16)).rebalance())
+    return _windowed(build, source, 0, 16, 16, source.last_watermark)
+
+
+def sliding(world: World, load: Load) -> Topology:
+    """Windows that overlap, by the event time of records that are a little out of order, from one split."""
+    build = Build(world, load)
+    source = build.source(splits=1)
+    stamped = build.then(build.read(source, parallelism=1), "stamp", lambda: Stamp(1, 4), 1)
+    timed = stamped.with_event_time("t", max_delay=4, name="event time", parallelism=1)
+    slow = build.then(timed.rebalance(), "slow", lambda: Check(world, load.slow_us // 4))
+    windows = slow.key_by("k").window(24, every=8, late="error").aggregate(n="count", name="windows")
+    build.finish(build.then(windows, "numbers", lambda: WindowNumbers(8)))
+    # The newest of all is not the last one: they come in fours, turned round.
+    return _windowed(build, source, 4, 24, 8, (source.count - 4) // 4 * 4 - 1)
+
+
+def timers(world: World, load: Load) -> Topology:
+    build = Build(world, load)
+    source = build.source()
+    keyed = build.then(build.read(source), "key", lambda: KeyBy(modulo(12))).key_by("k")
+    alarms = keyed.process(Alarms(world, load.slow_us // 4), name="alarms", parallelism=load.parallelism + 1)
+    build.finish(alarms.rebalance())
+    return Topology(build.graph(), source.numbers())
+
+
+def async_ordered(world: World, load: Load) -> Topology:
+    """Keyed, so that the records of one key keep their order, whatever happens."""
+    build = Build(world, load)
+    source = build.source()
+    splits = source.split_count
+    keyed = build.then(build.read(source), "key", lambda: KeyBy(modulo(splits))).key_by("k")
+    called = keyed.map_async(Slowly(world), concurrency=2, batch_rows=8, name="call", parallelism=load.parallelism + 1)
+    ordered = build.then(called.key_by("k"), "ordered", lambda: Ordered(world, splits, load.slow_us // 4))
+    build.finish(ordered)
+    return Topology(build.graph(), source.numbers(), True, holding=frozenset({"call"}))
+
+
+def async_unordered(world: World, load: Load) -> Topology:
+    build = Build(world, load)
+    source = build.source()
+    called = (
+        build.read(source).rebalance().map_async(Slowly(world), concurrency=3, batch_rows=8, ordered=False, name="call")
+    )
+    counted = build.then(
+        build.then(called, "key", lambda: KeyBy(modulo(KEYS))).key_by("k"),
+        "count",
+        lambda: Count(world, load.slow_us // 4),
+        load.parallelism + 1,
+    )
+    build.finish(counted.rebalance())
+    numbers = source.numbers()
+    return Topology(build.graph(), numbers, True, {"count": numbers}, frozenset({"call"}))  # type: ignore[dict-item]
+
+
+def two_sinks(world: World, load: Load) -> Topology:
+    build = Build(world, load)
+    source = build.source()
+    spread = build.then(build.read(source).rebalance(), "spread", lambda: Check(world, load.slow_us // 4))
+    second = build.then(spread.shuffle(), "mark", Mark)
+    build.sink(second, "second")
+    build.finish(spread.rebalance())
+    numbers = source.numbers()
+    return Topology(build.graph(), np.concatenate([numbers, kept(numbers) | _SECOND]))
+
+
+class Mark(Check):
+    """Drops some of the numbers, and marks the others."""
+
+    def __init__(self) -> None:
+        self.place = None
+
+    def process(self, batch: object, source: int, emit: Callable[[object], None]) -> None:  # type: ignore[override]
+        numbers: Numbers = kept(numbers_of(batch))
+        if len(numbers):
+            emit(batch_of(numbers | _SECOND))
+
+
+SIMULATED: dict[str, Callable[[World, Load], Topology]] = TOPOLOGIES | {
+    build.__name__: build for build in (tumbling, sliding, timers, async_ordered, async_unordered, two_sinks)
+}

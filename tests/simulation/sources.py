@@ -1,0 +1,65 @@
+"""The source of the simulated pipelines: numbers that say from which split they are, and where in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
+from tests.simulation.records import Numbers, batch_of
+from tests.simulation.world import World
+
+
+class NumberSource(Source):
+    """Split i of n emits i, i+n, i+2n …, `count` numbers in all; `offset` is how many."""
+
+    def __init__(self, world: World, splits: int, count: int, rows: int, idle: float, tick: int = 64) -> None:
+        self.world = world
+        self.split_count = splits
+        self.count = count
+        self.rows = rows
+        self.idle = idle
+        self.tick = tick
+        """Watermarks are multiples of this."""
+        self.may_end: Callable[[], bool] = lambda: True
+        """An end of input hides much: one that has everything to say may wait until it has been dealt with."""
+
+    def splits(self) -> Sequence[str]:
+        return [str(split) for split in range(self.split_count)]
+
+    def open(self, split: str, offset: bytes | None) -> SplitReader:
+        return NumberReader(self, int(split), int(offset or b"0"))
+
+    def numbers(self, first: int = 0) -> Numbers:
+        """All numbers that this source emits, from a position on."""
+        return np.arange(self.split_count * first, self.split_count * self.count)
+
+    @property
+    def last_watermark(self) -> int:
+        return self.count // self.tick * self.tick
+
+
+class NumberReader(SplitReader):
+    def __init__(self, source: NumberSource, split: int, position: int) -> None:
+        self.source = source
+        self.split = split
+        self.position = position
+
+    def read(self, rows_max: int) -> object:  # type: ignore[override]
+        source, world = self.source, self.source.world
+        if self.position >= source.count:
+            return END_OF_SPLIT if source.may_end() else None
+        if world.rng.random() < source.idle or not world.is_pumping:
+            return None
+        rows = min(rows_max, world.rng.randint(1, source.rows), source.count - self.position)
+        numbers = np.arange(self.position, self.position + rows) * source.split_count + self.split
+        self.position += rows
+        world.spend(5 * rows)
+        return batch_of(numbers)
+
+    def offset(self) -> bytes:
+        return str(self.position).encode()
+
+    def watermark(self) -> int | None:
+        return self.position // self.source.tick * self.source.tick
