@@ -188,17 +188,19 @@ def _check_event_time(cluster: Cluster, manifest: Manifest) -> None:
         for channel, clock in zip(channels, sent, strict=True):
             items = held.get((channel.edge.id, channel.sender.index, channel.receiver.index), [])
             newest = [item.watermark for item in items if isinstance(item, WatermarkItem)][-1:]
-            # An end is not captured but sent again, so of a sender at its end nothing follows.
-            if newest and newest[0] != clock < MAX_WATERMARK:
+            if newest and newest[0] != clock:
                 cluster.world.violation(f"event time: {channel} holds {newest[0]}, and its sender is at {clock}")
             marks += newest
             if cluster.topology.is_linear:
                 _check_lateness(cluster, manifest, channel, clocks[receiver], items)
-        if sent and not marks and max(sent) < MAX_WATERMARK and clocks[receiver] != min(sent):
+        # A sender at its end holds nobody back, and a checkpoint does not say which ones are.
+        if sent and not marks and not min(sent) <= clocks[receiver] <= max(sent):
             cluster.world.violation(
                 f"event time: in checkpoint {manifest.checkpoint} {receiver} is at {clocks[receiver]} and its senders "
-                f"at {min(sent)}, and no watermark is in flight"
+                f"at {min(sent)} to {max(sent)}, and no watermark is in flight"
             )
+        if MAX_WATERMARK in (*sent, clocks[receiver]):
+            cluster.world.violation(f"event time: checkpoint {manifest.checkpoint} holds the end of input as a clock")
 
 
 def _clocks_of(manifest: Manifest) -> dict[SubtaskId, int]:
