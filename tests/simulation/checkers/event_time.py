@@ -23,7 +23,7 @@ class Watermarks(Checker):
             return
         clocks = _clocks_of(manifest)
         self._check_backward(manifest, clocks)
-        self._check_ahead(manifest, clocks)
+        self._check_end(manifest, clocks)
         held = items_of_channels(cluster, manifest)
         is_open = self._are_all_sources_open(manifest)
         for receiver, channels in cluster.plan.inputs.items():
@@ -32,8 +32,7 @@ class Watermarks(Checker):
             for channel, clock in zip(channels, sent, strict=True):
                 items = held.get((channel.edge.id, channel.sender.index, channel.receiver.index), [])
                 newest = [item.watermark for item in items if isinstance(item, WatermarkItem)][-1:]
-                # An end is not captured but sent again, so of a sender at its end nothing follows.
-                if newest and newest[0] != clock < MAX_WATERMARK:
+                if newest and newest[0] != clock:
                     self.violation(f"event time: {channel} holds {newest[0]}, and its sender is at {clock}")
                 marks += newest
                 if cluster.topology.is_linear:
@@ -49,18 +48,12 @@ class Watermarks(Checker):
     def _check_backward(self, manifest: Manifest, clocks: dict[SubtaskId, int]) -> None:
         before = self.cluster.manifests[-1] if self.cluster.manifests else manifest
         for subtask, clock in _clocks_of(before).items() if before.shape == manifest.shape else ():
-            # The end of input is no time that was reached: with more input there is time again.
-            if clocks[subtask] < clock < MAX_WATERMARK:
+            if clocks[subtask] < clock:
                 self.violation(f"event time: {subtask} was at {clock} and went back to {clocks[subtask]}")
 
-    def _check_ahead(self, manifest: Manifest, clocks: dict[SubtaskId, int]) -> None:
-        """A source that has not come to its end is at a time that it has reached, also in a second life."""
-        for report in manifest.reports:
-            if report.splits and clocks[report.subtask] == MAX_WATERMARK and self._is_open(report.splits):
-                self.violation(
-                    f"event time: in checkpoint {manifest.checkpoint} {report.subtask} is at the end of time, and its "
-                    f"input has not ended"
-                )
+    def _check_end(self, manifest: Manifest, clocks: dict[SubtaskId, int]) -> None:
+        if MAX_WATERMARK in clocks.values():
+            self.violation(f"event time: checkpoint {manifest.checkpoint} holds the end of input as a clock")
 
     def _are_all_sources_open(self, manifest: Manifest) -> bool:
         sources = {node.name for node in self.cluster.topology.graph.nodes if node.source is not None}
