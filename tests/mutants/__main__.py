@@ -3,67 +3,103 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
 
+from tests.mutants import records
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.harness import (
-    REPOSITORY,
-    SEEDS,
-    BaselineFailed,
-    BySimulator,
-    ByTest,
-    Harness,
-    Survived,
-    copy_of,
-)
-from tests.mutants.mutant import Mutant
+from tests.mutants.harness import REPOSITORY, SEEDS, BaselineFailed, Harness
+from tests.mutants.mutant import PACKAGE, Mutant
+from tests.mutants.records import Catcher
+from tests.mutants.trees import pristine_copy
+from tests.mutants.verdicts import Survived, Unusable, Verdict
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="WORD", help="mutants whose name contains these words")
+    parser.add_argument("--changed", metavar="REV", help="mutants of files that changed since this git revision")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="how many seeds each is tried with")
     parser.add_argument("--jobs", type=int, default=2, help="how many are tried at a time")
+    parser.add_argument("--record", action="store_true", help=f"write down in {records.FILE.name} who caught them")
     parser.add_argument("--list", action="store_true", help="show the catalogue and run nothing")
     arguments = parser.parse_args()
     words = " ".join(arguments.only or ()).lower()
     chosen = [mutant for mutant in MUTANTS if words in mutant.name.lower()]
     if not chosen:
         parser.error(f"no mutant has '{words}' in its name")
+    if arguments.changed:
+        changed = files_changed_since(arguments.changed)
+        chosen = [mutant for mutant in chosen if str(PACKAGE / mutant.file) in changed]
     if arguments.list:
         for mutant in chosen:
             print(f"{mutant.origin} {mutant.file}: {mutant.name}. {mutant.why}")
         return 0
     # An exception, so that on the way out everything is cleaned up.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    with copy_of(REPOSITORY) as pristine:
+    catchers = records.read()
+    with pristine_copy(REPOSITORY) as pristine:
+        harness = Harness(pristine, catchers, arguments.seeds, arguments.jobs)
         try:
-            return run(Harness(pristine, arguments.seeds, arguments.jobs), chosen)
+            with harness.running():
+                verdicts = run(harness, chosen, catchers)
         except BaselineFailed as failure:
             print(f"refused to go on: {failure}")
             return 2
+    if arguments.record:
+        record(catchers, verdicts)
+    return 1 if any(isinstance(verdict, Survived | Unusable) for verdict in verdicts.values()) else 0
 
 
-def run(harness: Harness, mutants: list[Mutant]) -> int:
-    """Judge and report; 0 only if each one is caught."""
+def files_changed_since(revision: str) -> set[str]:
+    """Paths from the root of the repository: committed since, changed in the work tree, or new."""
+    git = ["git", "-C", str(REPOSITORY)]
+    changed = subprocess.check_output([*git, "diff", "--name-only", revision, "--", "src"], text=True)
+    new = subprocess.check_output([*git, "ls-files", "--others", "--exclude-standard", "--", "src"], text=True)
+    return {*changed.splitlines(), *new.splitlines()}
+
+
+def run(harness: Harness, mutants: list[Mutant], catchers: dict[str, Catcher]) -> dict[str, Verdict]:
+    """Judge and report."""
     started = time.monotonic()
-    seeds = harness.check_baseline(mutants)
-    print(f"the unchanged tree passes {seeds} seeds ({time.monotonic() - started:.0f} s)", flush=True)
-    verdicts: Counter[type] = Counter()
-    for mutant, verdict in harness.judge_all(mutants):
-        verdicts[type(verdict)] += 1
-        print(f"{mutant.origin} {mutant.name}: {verdict}", flush=True)
-    simulated, tested, survived = verdicts[BySimulator], verdicts[ByTest], verdicts[Survived]
-    stale = verdicts.total() - simulated - tested - survived
-    print(
-        f"{len(mutants)} mutants, {simulated + tested} caught ({simulated} by the simulator, {tested} by unit tests), "
-        f"{survived} survived" + (f", {stale} not judged" if stale else "") + f"; {time.monotonic() - started:.0f} s"
+    seeds, tests = harness.check_baseline(mutants)
+    print(f"the unchanged tree passes {seeds} seeds and {tests} tests on record ({time.monotonic() - started:.0f} s)")
+    verdicts: dict[str, Verdict] = {}
+    for mutant, verdict, seconds in harness.judge_all(mutants):
+        verdicts[mutant.name] = verdict
+        print(f"{mutant.origin} {mutant.name}: {verdict} ({seconds:.1f} s)", flush=True)
+    print(summary_of(verdicts, catchers) + f"; {time.monotonic() - started:.0f} s")
+    return verdicts
+
+
+def summary_of(verdicts: dict[str, Verdict], catchers: dict[str, Catcher]) -> str:
+    caught = {name: each for name, each in verdicts.items() if not isinstance(each, Survived | Unusable)}
+    kinds = Counter(verdict.kind for verdict in caught.values())
+    again = sum(records.catcher_of(verdict) == catchers.get(name) for name, verdict in caught.items())
+    survived = sum(isinstance(verdict, Survived) for verdict in verdicts.values())
+    not_judged = len(verdicts) - len(caught) - survived
+    return (
+        f"{len(verdicts)} mutants, {len(caught)} caught"
+        + (f" ({', '.join(f'{count} by {kind}' for kind, count in sorted(kinds.items()))};" if caught else "")
+        + (f" {again} by what caught them last time)" if caught else "")
+        + f", {survived} survived"
+        + (f", {not_judged} not judged" if not_judged else "")
     )
-    return 1 if survived or stale else 0
+
+
+def record(catchers: dict[str, Catcher], verdicts: dict[str, Verdict]) -> None:
+    """Write down who caught what. Mutants that were not run keep their entries, those that are no more lose them."""
+    found = {name: catcher for name, verdict in verdicts.items() if (catcher := records.catcher_of(verdict))}
+    names = {mutant.name for mutant in MUTANTS}
+    records.write({name: catcher for name, catcher in {**catchers, **found}.items() if name in names})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    # Threads may still be waiting for processes that were ended.
+    os._exit(code)
