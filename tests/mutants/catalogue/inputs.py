@@ -122,10 +122,10 @@ MUTANTS = (
         "Records that arrive on a blocked channel are dropped",
         "001",
         _INPUT,
-        "        self.queue.append(item)\n",
+        "        append(self.queue, item)\n",
         "        if self.blocked and isinstance(item, BatchItem):\n"
         "            return\n"
-        "        self.queue.append(item)\n",
+        "        append(self.queue, item)\n",
         "Records are lost without any failure.",
     ),
     Mutant(

@@ -150,8 +150,8 @@ MUTANTS = (
         "A subtask works on although its outputs are full",
         OWN,
         "runtime/subtask.py",
-        "if not self.is_restored or self.has_ended or self._full:",
-        "if not self.is_restored or self.has_ended:",
+        "        if self.has_ended or self._full:\n",
+        "        if self.has_ended:\n",
         "I7: backpressure is what bounds the output queues.",
     ),
     Mutant(

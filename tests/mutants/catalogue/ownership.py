@@ -42,9 +42,9 @@ MUTANTS = (
     Mutant(
         "Output of a sink that the pipeline does not have is passed over",
         OWN,
-        "runtime/coordinator.py",
-        "        if operator not in committers:\n            raise PenstockError(",
-        "        if operator not in committers:\n            continue\n            raise PenstockError(",
+        "runtime/committers.py",
+        "            if sink not in self._committers:\n                raise PenstockError(",
+        "            if sink not in self._committers:\n                continue\n                raise PenstockError(",
         "I4: what a manifest names is published; the marker would hide that it was not.",
         seeds=0,
     ),

@@ -6,6 +6,7 @@ from tests.mutants.mutant import OWN, Mutant
 from tests.simulation.scenario import FaultKind
 
 _REDISTRIBUTION = "protocol/redistribution.py"
+_CLOCK = "runtime/subtask_clock.py"
 _SUBTASK = "runtime/subtask.py"
 _BACKLOG = "runtime/backlog.py"
 _READER = "runtime/backlog_reader.py"
@@ -360,25 +361,25 @@ MUTANTS = (
     Mutant(
         "Event time is that of the fastest channel",
         OWN,
-        _SUBTASK,
-        "        self._advance(min(channel.watermark for channel in self.inputs.values()))\n",
-        "        self._advance(max(channel.watermark for channel in self.inputs.values()))\n",
+        _CLOCK,
+        "slowest = min((watermark for watermark in said if watermark != IDLE_WATERMARK), default=IDLE_WATERMARK)",
+        "slowest = max((watermark for watermark in said if watermark != IDLE_WATERMARK), default=IDLE_WATERMARK)",
         "Records of the slower channels become late.",
     ),
     Mutant(
         "Nobody downstream is told of the event time that was restored",
         OWN,
-        _SUBTASK,
-        "            self._pass_on_watermark(restored.watermark)\n",
-        "",
+        _CLOCK,
+        "            self._released = watermark\n        self.pass_on(watermark)\n",
+        "            self._released = watermark\n",
         "Event time would stand still there until the next watermark, and go back in the next checkpoint.",
     ),
     Mutant(
         "The event time of a subtask is not restored",
         OWN,
-        _SUBTASK,
-        "            self._watermark = restored.watermark\n",
-        "            pass\n",
+        _CLOCK,
+        "        if self._follower is None:\n            self._watermark = watermark\n",
+        "        if self._follower is None:\n            pass\n",
         "It would go back, and what was closed would open again.",
         seeds=0,
     ),

@@ -14,9 +14,19 @@ _TESTS = (
     "tests/unit/api/test_windows.py",
 )
 
+_SPLIT_TESTS = (
+    "tests/unit/runtime/test_source_stage.py",
+    "tests/unit/runtime/test_subtask_clock.py",
+    "tests/unit/connectors/test_files_in_event_time.py",
+)
+
 
 def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=_TESTS)
+
+
+def _split(name: str, file: str, old: str, new: str, why: str) -> Mutant:
+    return Mutant(name, OWN, file, old, new, why, seeds=0, tests=_SPLIT_TESTS)
 
 
 MUTANTS = (
@@ -125,8 +135,8 @@ MUTANTS = (
     _mutant(
         "Windows do not wait for the delay",
         _EVENT_TIME,
-        "self._advance(ticks.to_ms(int(times.max())) - self.max_delay_ms)",
-        "self._advance(ticks.to_ms(int(times.max())))",
+        "ticks.to_ms(int(times.max())) - self.max_delay_ms",
+        "ticks.to_ms(int(times.max()))",
         "Records that are not too late are left out.",
     ),
     _mutant(
@@ -142,5 +152,76 @@ MUTANTS = (
         "        if not self._tell(position + 1, watermark):\n            self._pass_on_watermark(watermark)\n",
         "        self._pass_on_watermark(watermark)\n",
         "Whoever waits for time in the same chain waits for ever.",
+    ),
+    # --- clocks of splits and channels ---
+    _split(
+        "A split that has not begun holds nothing back",
+        "runtime/event_clocks.py",
+        "self._reached[part] = MIN_WATERMARK if reached is None else reached",
+        "self._reached[part] = MAX_WATERMARK - 1 if reached is None else reached",
+        "Its records are older than what others have reached, and all late.",
+    ),
+    _split(
+        "The fastest split is the watermark",
+        "runtime/event_clocks.py",
+        "return min(self._reached.values(), default=IDLE_WATERMARK)",
+        "return max(self._reached.values(), default=IDLE_WATERMARK)",
+        "Files that are read side by side make each other late.",
+    ),
+    _split(
+        "A split that has ended holds the watermark for good",
+        "runtime/event_clocks.py",
+        "        self._reached.pop(part, None)\n",
+        "",
+        "Windows stand still behind the first file that is read.",
+    ),
+    _split(
+        "The clock of a split is not in the checkpoint",
+        "runtime/source_stage.py",
+        "return reached if reached > MIN_WATERMARK else None",
+        "return None",
+        "After a restart every split counts as not begun, and windows wait for all of them again.",
+    ),
+    _split(
+        "Splits are read in their order whatever their time",
+        "runtime/source_stage.py",
+        "ordered = sorted(self._open, key=clocks.reached)",
+        "ordered = list(self._open)",
+        "A file that is hours ahead is read to its end first: windows hold all of it.",
+    ),
+    _split(
+        "A split that appears is read at once",
+        "runtime/source_stage.py",
+        "self._settling = new if self._has_looked else []",
+        "self._settling = []; self._open += new if self._has_looked else []",
+        "Other subtasks have not heard of the files that came with it, and theirs become late.",
+    ),
+    _split(
+        "A file is idle",
+        "runtime/source_stage.py",
+        "may_idle=not reader.is_bounded",
+        "may_idle=True",
+        "A slow disk makes the rest of a file late.",
+    ),
+    _split(
+        "Records of several channels are put together although their clocks are kept apart",
+        "runtime/subtask.py",
+        "others = () if self._clock.tells_channels_apart else self._readable",
+        "others = self._readable",
+        "The times of one channel count for another.",
+    ),
+    _split(
+        "A channel that is idle and others that have ended are the end of all input",
+        "runtime/subtask_clock.py",
+        "if slowest == MAX_WATERMARK and IDLE_WATERMARK in said:",
+        "if False:",
+        "Windows of the idle one are closed for good.",
+    ),
+    _split(
+        "A subtask that wakes up does not say so",
+        "runtime/subtask_clock.py",
+        "                self._send(self.passed_on)\n",
+        "                pass\n",
+        "Nobody waits for its records, and they are late.",
     ),
 )
