@@ -166,6 +166,26 @@ class RowsForm(Form):
     name = "rows"
     expected = "a row: a dict, a Row, or a tuple where schema= says what its fields are"
 
+    def __init__(self, guard: SchemaGuard) -> None:
+        super().__init__(guard)
+        self._checked: pa.Schema | None = None
+        self._check_types()
+
+    def _check_types(self) -> None:
+        """Arrow cannot make every type from Python values: say so before the first row comes, with the column."""
+        schema = self.guard.schema
+        if schema is None or schema is self._checked:
+            return
+        self._checked = schema
+        for field in schema:
+            try:
+                pa.array([], field.type)
+            except (pa.ArrowException, NotImplementedError) as error:
+                raise DataError(
+                    f"{self.guard.where}: Arrow cannot make the column '{field.name}' of type {field.type} from rows: "
+                    f"cast it in front of this operator, or use a function of batches"
+                ) from error
+
     def of(self, batch: pa.RecordBatch) -> Any:
         return batch.to_pylist()
 
@@ -178,6 +198,7 @@ class RowsForm(Form):
     def batch(self, outputs: Sequence[Any]) -> pa.RecordBatch | None:
         if not outputs:
             return None
+        self._check_types()
         schema = self.guard.schema
         rows = [self._as_dict(output, schema) for output in outputs]
         try:

@@ -248,3 +248,22 @@ def test_views_are_reduced_and_held_back(kind: pa.DataType) -> None:
     assert held.rows()
     last = {row["k"]: row["s"] for row in reduced.rows()}
     assert last == {k: pa.scalar(f"value number {990 + k}").cast(kind).as_py() for k in range(10)}
+
+
+def test_a_type_that_arrow_cannot_make_from_rows_is_refused_with_its_column() -> None:
+    batch = pa.record_batch({"k": [1, 1], "u": COLUMNS["dense union"].slice(0, 2)})
+    pipeline = Pipeline("p")
+    source = pipeline.source(GeneratorSource(batch.slice, rows=2))
+    source.key_by("k").reduce(lambda a, b: b, name="reduce").sink(CollectSink())
+    with pytest.raises(DataError, match="operator 'reduce': Arrow cannot make the column 'u' of type dense_union"):
+        run(pipeline, restarts=0)
+
+
+def test_a_declared_type_that_arrow_cannot_make_from_rows_is_refused_before_the_first_record() -> None:
+    pipeline, calls = Pipeline("p"), list[int]()
+    source = pipeline.source(GeneratorSource(lambda start, count: calls.append(start), rows=2))
+    schema = pa.schema([("u", COLUMNS["sparse union"].type)])
+    source.map(lambda row: row, as_="rows", schema=schema, name="map").sink(CollectSink())
+    with pytest.raises(DataError, match="operator 'map': Arrow cannot make the column 'u' of type sparse_union"):
+        run(pipeline, restarts=0)
+    assert calls == []

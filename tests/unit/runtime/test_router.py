@@ -11,6 +11,7 @@ from penstock.connectors.memory import ListSource
 from penstock.errors import DataError
 from penstock.ids import ChannelId, Generation, SubtaskId, WorkerId
 from penstock.plan.physical import PhysicalPlan, plan
+from penstock.runtime.channel_state import encode_batches
 from penstock.runtime.frames import BatchFrame
 from penstock.runtime.output_channel import OutputChannel
 from penstock.runtime.router import Router
@@ -109,3 +110,28 @@ def test_nothing_is_missing_after_a_crash_with_records_in_flight(with_window: bo
     assert result.restarts == 1
     assert {customer: row["orders"] for customer, row in totals.items()} == {0: 20, 1: 20, 2: 20}
     assert totals[1]["total"] == sum(range(1, 60, 3))
+
+
+def with_a_large_dictionary(rows: int) -> pa.RecordBatch:
+    values = pa.array([f"value {n:020}" for n in range(100_000)])
+    codes = pa.array([(n * 7919) % 100_000 for n in range(rows)], pa.int32())
+    return pa.record_batch({"k": range(rows), "d": pa.DictionaryArray.from_arrays(codes, values)})
+
+
+@pytest.mark.parametrize("exchange", ["key", "rebalance", "broadcast"])
+def test_a_piece_carries_the_values_of_its_own_records_and_not_the_whole_dictionary(exchange: str) -> None:
+    pipeline, whole = Pipeline("p"), with_a_large_dictionary(6_400)
+    stream = pipeline.source(ListSource([{"k": 1}]), parallelism=1)
+    exchanged = {"key": lambda: stream.key_by("k"), "rebalance": stream.rebalance, "broadcast": stream.broadcast}
+    exchanged[exchange]().map(lambda batch: batch).sink(CollectSink())  # type: ignore[operator]
+    sent = sent_by(planned(pipeline, 64), whole)
+    copies = 64 if exchange == "broadcast" else 1
+    assert sum(batch.num_rows for batch in sent) == copies * 6_400
+    assert all(batch.schema == whole.schema for batch in sent), "the type stays what it is"
+    assert sum(batch.nbytes for batch in sent) < copies * 600_000
+    assert sum(encode_batches([batch]).size for batch in sent) < copies * 700_000
+    if exchange == "broadcast":
+        assert len({batch.column("d").dictionary.buffers()[2].address for batch in sent}) == 1, "cut once, for all"
+    if exchange != "broadcast":
+        found = {row["k"]: row["d"] for batch in sent for row in batch.to_pylist()}
+        assert found == {row["k"]: row["d"] for row in whole.to_pylist()}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyarrow as pa
 import pytest
 
 from penstock.api.operator import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
+from penstock.connectors.generator import GeneratorSource
 from penstock.ids import CheckpointId, OperatorName
 from penstock.protocol.manifest import SplitState
 from penstock.runtime.event_clocks import EventClocks
@@ -354,3 +356,15 @@ class InOrder(Timed):
 def test_without_event_time_splits_of_a_source_in_order_are_read_one_after_the_other() -> None:
     reading = stage(InOrder({"b": [1, 2, 3], "a": [4, 5, 6]}))
     assert drained(reading) == [[1, 2], [3], [4, 5], [6]]
+
+
+def test_a_slice_of_a_large_dictionary_counts_for_what_it_is() -> None:
+    values = pa.array([f"value {n:020}" for n in range(100_000)])
+    whole = pa.record_batch({"d": pa.DictionaryArray.from_arrays(pa.array(range(1_000), pa.int32()), values)})
+    reading = SourceStage(READ, GeneratorSource(whole.slice, rows=1_000), 0, 1)
+    reading.discover(["0/1"])
+    batch = reading.read(10)
+    assert batch is not None
+    assert batch.to_pylist() == whole.slice(0, 10).to_pylist()
+    # By this the next reads are sized: with the whole dictionary they would shrink to a record each.
+    assert batch.nbytes < 1_000
