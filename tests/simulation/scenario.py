@@ -159,7 +159,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         policy=policy,
         restart=RestartPolicy(
             # With a commit that never returns each failure takes as long as a checkpoint may.
-            failures_max=25 if FaultKind.HANG_COMMIT_FOR_EVER in planned else 50,
+            failures_max=12 if FaultKind.HANG_COMMIT_FOR_EVER in planned else 50,
             window_ms=1_000_000,
             delay_ms=1,
             delay_ms_max=20,
