@@ -91,6 +91,11 @@ class Hangs:
     def plan(self, *hangs: Hang) -> None:
         self._planned.extend(hangs)
 
+    def forget(self) -> None:
+        """Nothing hangs from now on that does not hang already."""
+        self._planned.clear()
+        self.for_ever = 0
+
     def here(self, place: str) -> None:
         """Hang, if that is planned for this place."""
         call = self._current

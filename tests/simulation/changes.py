@@ -112,7 +112,10 @@ class RemovedOperator(Change):
         (before,), (after,) = graph.into(removed), graph.out_of(removed)
         nodes = [node for node in graph.nodes if node.name != removed]
         links = [link for link in graph.links if removed not in (link.upstream, link.downstream)]
-        return replace(graph, nodes=tuple(nodes), links=(*links, replace(after, upstream=before.upstream)))
+        # The two that meet now may differ in their parallelism.
+        how = Partitioning.REBALANCE if after.partitioning is Partitioning.FORWARD else after.partitioning
+        past = replace(after, upstream=before.upstream, partitioning=how)
+        return replace(graph, nodes=tuple(nodes), links=(*links, past))
 
     def _removed(self, graph: Graph) -> OperatorName:
         (link,) = graph.into(OperatorName("fragile"))

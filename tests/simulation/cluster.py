@@ -181,7 +181,8 @@ class Cluster:
         """A committer or store that never answers may end a driver, with an error; the next one has to manage."""
         if not self.scheduler.hangs.for_ever or isinstance(driver.supervisor.error, RestoreError | FencedError):
             return False
-        self.scheduler.hangs.for_ever = 0
+        # Whatever has hung was mended in between.
+        self.scheduler.hangs.forget()
         return True
 
     def _begin_life(self) -> None:

@@ -136,7 +136,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
     rescales = [rng.randint(1, 4) for kind in planned if kind is FaultKind.RESCALE]
     if _HANGS.intersection(planned):
         # It is waited for until it expires, perhaps several times.
-        policy = replace(policy, expiry_ms=min(policy.expiry_ms, 400))
+        policy = replace(policy, expiry_ms=min(policy.expiry_ms, 200))
     if new is not None:
         # Under way at the old parallelism; rescaled; failed when a checkpoint was taken while recovering from that;
         # rescaled once more, or back; failed again. Slow behind a fast source, so that there is always data in flight.
@@ -157,7 +157,13 @@ def draw(seed: int, only: str | None = None) -> Scenario:
     rotten = FaultKind.ROT in planned
     supervisor = SupervisorSettings(
         policy=policy,
-        restart=RestartPolicy(failures_max=50, window_ms=1_000_000, delay_ms=1, delay_ms_max=20),
+        restart=RestartPolicy(
+            # With a commit that never returns each failure takes as long as a checkpoint may.
+            failures_max=12 if FaultKind.HANG_COMMIT_FOR_EVER in planned else 50,
+            window_ms=1_000_000,
+            delay_ms=1,
+            delay_ms_max=20,
+        ),
         restore=RestoreOptions(FallBack.ALLOW_DUPLICATES if rotten and rng.random() < 0.5 else FallBack.SAFE),
         silence_ms_max=30,
         start_ms_max=5_000,

@@ -28,8 +28,13 @@ class Ending(Checker):
         if supervisor.phase is not Phase.FINISHED and not (cluster.has_refused and cluster.is_rotten):
             self.violation(f"the pipeline {supervisor.phase.value}: {supervisor.error}")
         for driver in cluster.drivers:
-            other = driver is not cluster.driver and driver.process.is_alive and driver.supervisor.phase is Phase.FAILED
-            if other and not isinstance(driver.supervisor.error, FencedError | RestoreError):
+            # One whose pipeline did not fit has been judged when it refused.
+            other = driver is not cluster.driver and driver.process.is_alive and driver.misfit is None
+            if (
+                other
+                and driver.supervisor.phase is Phase.FAILED
+                and not isinstance(driver.supervisor.error, FencedError | RestoreError)
+            ):
                 self.violation(f"another driver failed, but not because it was fenced: {driver.supervisor.error}")
 
 
