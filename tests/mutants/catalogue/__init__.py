@@ -7,7 +7,20 @@ feature is off, and recovered buffers without a bound (004).
 
 from __future__ import annotations
 
-from tests.mutants.catalogue import connectors, coordination, inputs, outputs, ownership, recovery, snapshots, windows
+from tests.mutants.catalogue import (
+    connectors,
+    coordination,
+    files,
+    functions,
+    inputs,
+    outputs,
+    ownership,
+    recovery,
+    sinks,
+    snapshots,
+    takeovers,
+    windows,
+)
 from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -19,4 +32,8 @@ MUTANTS: tuple[Mutant, ...] = (
     *recovery.MUTANTS,
     *connectors.MUTANTS,
     *windows.MUTANTS,
+    *functions.MUTANTS,
+    *takeovers.MUTANTS,
+    *sinks.MUTANTS,
+    *files.MUTANTS,
 )

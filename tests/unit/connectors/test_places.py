@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from penstock import JsonLinesSink, ParquetSink
+from penstock import JsonLinesSink, ParquetSink, StorageError
 from penstock.connectors.file_sink import STAGING, FileSink
 from penstock.connectors.places import place_of
 from penstock.ids import CheckpointId, Generation
@@ -129,6 +130,39 @@ def test_a_staged_file_that_lost_its_end_is_not_published(sink_type: type[FileSi
     (committable,) = handed_over(sink, 1)
     staged = tmp_path / committable["staged"]
     staged.write_bytes(staged.read_bytes()[:5])
-    with pytest.raises(Exception, match="not there, or not of"):
+    with pytest.raises(StorageError, match="not there, or not of"):
         commit(sink, [committable])
     assert not (tmp_path / committable["final"]).exists()
+
+
+@pytest.mark.parametrize(
+    "final", ["../part-g1-0-1-00000000.jsonl", "/etc/passwd", "part-g1-0-1-00000000.jsonl/../../x"]
+)
+def test_a_staged_file_is_published_nowhere_else(final: str, tmp_path: Path) -> None:
+    sink = JsonLinesSink(tmp_path / "output")
+    (committable,) = handed_over(sink, 1)
+    with pytest.raises(StorageError, match="which no writer did"):
+        commit(sink, [{**committable, "final": final}])
+    assert (tmp_path / "output" / committable["staged"]).exists()
+
+
+def test_a_preparation_that_failed_half_way_goes_on_failing_by_the_same_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = JsonLinesSink(tmp_path, roll_bytes=1).writer(0, Generation(1))
+    for number in (1, 2):
+        writer.write(pa.record_batch({"n": [number]}))
+    prepared, fsync, files = writer.prepare(), os.fsync, set[int]()
+
+    def full(descriptor: int) -> None:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            files.add(os.fstat(descriptor).st_ino)
+        if len(files) > 1:
+            raise OSError("no space left")
+        fsync(descriptor)
+
+    # The first file and its name are synced, the second file is not.
+    monkeypatch.setattr(os, "fsync", full)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="no space left"):
+            prepared()

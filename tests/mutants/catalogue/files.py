@@ -1,0 +1,127 @@
+"""Defects of the source that reads files. The simulator has none: its own tests must notice."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import OWN, Mutant
+
+_FILES = "connectors/files.py"
+
+
+def _mutant(name: str, old: str, new: str, why: str) -> Mutant:
+    return Mutant(name, OWN, _FILES, old, new, why, seeds=0, tests=("tests/unit/connectors/test_files.py",))
+
+
+MUTANTS = (
+    # --- positions ---
+    _mutant(
+        "A file is read from the beginning of the piece in which it was left",
+        'rest = batch.slice(self._at["row"])',
+        "rest = batch.slice(0)",
+        "I1: rows in front of the cut are read again.",
+    ),
+    _mutant(
+        "The row of one piece is taken for that of the next",
+        '                if name != self._at["piece"]:\n                    self._at = {"piece": name, "row": 0}\n',
+        '                self._at = {**self._at, "piece": name}\n',
+        "I1: at the beginning of each piece rows are left out.",
+    ),
+    _mutant(
+        "Stretches in front of the position are left out in every row group",
+        "if group > group_first or stretch >= stretch_first:",
+        "if stretch >= stretch_first:",
+        "I1: rows of later row groups are lost after a restore.",
+    ),
+    _mutant(
+        "A row group that was begun is read from its beginning",
+        "if group > group_first or stretch >= stretch_first:",
+        "if group >= group_first:",
+        "I1: rows in front of the cut are read again after a restore.",
+    ),
+    _mutant(
+        "A position of a text file is that of the block and not of the line behind it",
+        "                place += len(block)\n",
+        "                place += max(len(block), BLOCK_BYTES)\n",
+        "I1: where a block ends with a part of a line, records are lost.",
+    ),
+    _mutant(
+        "A file that was read to its end is opened again",
+        '        if self._at.get("end"):\n            return END_OF_SPLIT\n        if self._rest',
+        "        if self._rest",
+        "It may have been removed since, and its records would be read again.",
+    ),
+    # --- which files ---
+    _mutant(
+        "Files are listed in the order of the file system",
+        "return [name for name in sorted(names) if not",
+        "return [name for name in names if not",
+        "I9: workers that disagree on the order read some files twice and others never.",
+    ),
+    _mutant(
+        "Each worker lists the files of a bounded source for itself",
+        "            self._listing = list(self.splits())\n        return {",
+        "            self._listing = None\n        return {",
+        "I9: a file that is added meanwhile is there for one worker and not for another.",
+    ),
+    _mutant(
+        "A bounded source takes up files that come later",
+        "if self._listing is None or self.splits_may_appear:",
+        "if True:",
+        "Its end depends on who asks, and workers disagree.",
+    ),
+    _mutant(
+        "A watched directory is listed once",
+        "if self._listing is None or self.splits_may_appear:",
+        "if self._listing is None:",
+        "Files that appear are never read.",
+    ),
+    _mutant(
+        "Staged files are read",
+        '.startswith((".", "_"))',
+        '.startswith(".")',
+        "They are not complete, and are read once more under their final names.",
+    ),
+    _mutant(
+        "Files in directories below match a pattern without one",
+        'return "".join({"*": "[^/]*", "?": "[^/]"}.get(char',
+        'return "".join({"*": ".*", "?": "."}.get(char',
+        "Files that nobody asked for are read.",
+    ),
+    # --- how many at a time ---
+    _mutant(
+        "A file that was read counts as open",
+        "            pieces.close()\n        self.source.has_read(self)\n",
+        "            pieces.close()\n",
+        "Behind the first few files the source stands still for ever.",
+    ),
+    _mutant(
+        "All files of a source are open at a time",
+        "len(self._reading) >= _OPEN_MAX:",
+        "len(self._reading) >= 1 << 20:",
+        "A directory of thousands exhausts the file descriptors.",
+    ),
+    # --- what is in them ---
+    _mutant(
+        "Fields that the first block does not have are left out",
+        'return "ignore" if self.source.schema is not None else "error"',
+        'return "ignore"',
+        "Values are lost in silence.",
+    ),
+    _mutant(
+        "Columns are taken by their places and not by their names",
+        "batch.column(f.name).cast(f.type) for f in schema]",
+        "batch.column(place).cast(f.type) for place, f in enumerate(schema)]",
+        "Values of one column come out in another.",
+    ),
+    _mutant(
+        "The last line of a file needs its end",
+        "            if not more:\n                break\n",
+        '            if not more:\n                return b""\n',
+        "The last record is lost where the writer did not end its line.",
+    ),
+    _mutant(
+        "The header of a CSV file is a record",
+        "            return self.source.schema, len(header)\n        rows",
+        "            return self.source.schema, 0\n        rows",
+        "A record too many, or an error for columns of numbers.",
+    ),
+)
