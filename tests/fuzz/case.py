@@ -65,6 +65,9 @@ class Case:
     policy: dict[str, Any]
     worker: dict[str, int]
     patience: float
+    """How often a sink wants input."""
+    speed: float
+    """How likely a call of `map_async` returns in a turn."""
     max_parallelism: int
 
     def shaped(self) -> tuple[Shape, ...]:
@@ -124,7 +127,8 @@ class Case:
     def text(self) -> str:
         shown = [
             f"seed {self.seed}: max_parallelism={self.max_parallelism}, {self.policy}, {self.worker}, "
-            f"sinks want input at {self.patience:.0%}, {self.distinct} keys per column, {self.nulls:.0%} null",
+            f"sinks want input at {self.patience:.0%}, calls return at {self.speed:.0%}, "
+            f"{self.distinct} keys per column, {self.nulls:.0%} null",
             text_of(self.steps, self.shaped()),
             f"rows: {self.rows}",
         ]
@@ -155,7 +159,7 @@ class _Drawing:
         columns = self._columns()
         self.timed = self.chance(0.5)
         self.step_ms = r.choice([10, 100, 1000])
-        self.disorder_ms = r.choice([0, 5, 50]) * self.step_ms
+        self.disorder_ms = r.choice([0, 0, 5, 50]) * self.step_ms
         self.sources = r.choice([1, 1, 2, 3])
         typed = {"lane": pa.string(), "seq": pa.int64(), "life": pa.int8(), "v": pa.int64()}
         typed |= {name: kinds.kind_of(text).type for name, text in columns.items()}
@@ -188,6 +192,7 @@ class _Drawing:
             policy=self._policy(),
             worker=self._worker(),
             patience=r.choice([1.0, 0.5, 0.1]),
+            speed=r.choice([0.5, 0.1, 0.03]),
             max_parallelism=self.max_parallelism,
         )
 
@@ -389,7 +394,12 @@ class _Drawing:
         self._add(Step(kind, name, (number, other), keys, None, self._some()))
 
     def _draw_window(self, number: int, name: str) -> None:
-        r, shape = self.random, self.shapes[number]
+        r = self.random
+        if self.chance(0.3):
+            # Records that are in hand hold event time back.
+            self._draw_map_async(number, name)
+            number, name = len(self.steps) - 1, f"op{len(self.steps)}"
+        shape = self.shapes[number]
         key = self._key(shape)
         unit = max(self.step_ms, 1000) if shape.columns["t"] == pa.timestamp("s") else self.step_ms
         every = unit * r.choice([1, 3, 10])
@@ -443,7 +453,7 @@ class _Drawing:
                 parallelism = r.randint(1, 4)
             ending = "end" if number == count - 1 else r.choice(["end", "drain", "die"])
             at_turn = r.randint(20, 400) if ending == "die" or (ending == "drain" and self.chance(0.3)) else None
-            crashes = tuple(sorted(r.sample(range(1, 6), r.choice([0, 0, 1, 2]))))
+            crashes = tuple(sorted(r.sample(range(1, 5), r.choice([0, 1, 1, 2, 3]))))
             lives.append(Life(ending, parallelism, r.randint(1, 4), crashes, at_turn))
         return tuple(lives)
 

@@ -47,7 +47,7 @@ def run_seed(seed: int) -> Outcome:
 
 
 def run_case(case: Case) -> Outcome:
-    world = World(Schedule(f"fuzz {case.seed}"), case.faults, is_patient=case.patience)
+    world = World(Schedule(f"fuzz {case.seed}"), case.faults, is_patient=case.patience, speed=case.speed)
     for step in case.steps:
         if step.kind == "source":
             for split in range(step.options["splits"]):

@@ -62,6 +62,8 @@ class World:
     """By source and split: the batches, and in which life of the pipeline each appears."""
     is_patient: float = 1.0
     """How often a sink wants input."""
+    speed: float = 0.5
+    """How likely a call of `map_async` returns in a turn."""
     life: int = 0
     is_bounded: bool = True
     """Whether the input of this life ends."""
@@ -121,7 +123,7 @@ class World:
     def turn(self) -> None:
         """Time has passed: some calls of `map_async` return."""
         for pool, job in list(self.jobs):
-            if self.schedule.random.random() < 0.3:
+            if self.schedule.random.random() < self.speed:
                 self.jobs.remove((pool, job))
                 pool.finish(job)
 
