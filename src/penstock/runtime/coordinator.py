@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeAlias, assert_never
 
 from penstock.connectors.sink import Committer
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StorageError
 from penstock.ids import CheckpointId, OperatorName, WorkerId
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol import coordinator as machine
@@ -40,6 +40,7 @@ from penstock.protocol.coordinator_events import (
     ManifestFailed,
     ManifestWritten,
     OutcomeFound,
+    OwnershipLost,
     Refused,
     RequestResult,
     ReservationFailed,
@@ -111,6 +112,7 @@ class Coordinator:
         self._transport = transport
         self._background = background
         self._store = store
+        self._licence = Reservation(claimed.first, claimed.generation)
         self._directory = Directory(store)
         self._retirements = Retirements(store, self._directory, background, timers)
         self._retirements.sweep(claimed.first)
@@ -274,9 +276,14 @@ class Coordinator:
     def _reserve(self, reservation: Reservation) -> Callable[[int], Event]:
         path = paths.reserved(reservation.checkpoint)
         try:
-            if self._store.create(path, encode_reservation(reservation)):
-                return lambda now: IdsReserved(reservation, now)
-            is_own = decode_reservation(self._store.read(path)) == reservation
+            if self._is_revoked():
+                return OwnershipLost
+            is_own = (
+                self._store.create(path, encode_reservation(reservation))
+                or decode_reservation(self._store.read(path)) == reservation
+            )
+            if self._is_revoked():
+                return OwnershipLost
         except PenstockError as error:
             text = str(error)
             return lambda now: ReservationFailed(reservation, text, now)
@@ -285,25 +292,44 @@ class Coordinator:
     def _write_manifest(self, manifest: Manifest) -> Callable[[int], Event]:
         checkpoint = manifest.checkpoint
         try:
-            if self._store.create(paths.manifest(checkpoint), encode_manifest(manifest)):
-                self._directory.remember(manifest)
-                return lambda now: ManifestWritten(checkpoint, now)
-            found = self._outcome(checkpoint)
+            if self._is_revoked():
+                return OwnershipLost
+            created = self._store.create(paths.manifest(checkpoint), encode_manifest(manifest))
+            found = None if created else self._outcome(checkpoint)
+            if self._is_revoked():
+                return OwnershipLost
         except PenstockError as error:
             text = str(error)
             return lambda now: ManifestFailed(checkpoint, text, now)
+        if found is None:
+            self._directory.remember(manifest)
+            return lambda now: ManifestWritten(checkpoint, now)
         return lambda now: OutcomeFound(found, now)
 
     def _void(self, void: Void) -> Callable[[int], Event]:
         checkpoint = void.checkpoint
         try:
-            if self._store.create(paths.manifest(checkpoint), encode_void(void)):
-                return lambda now: CheckpointVoided(checkpoint, now)
-            found = self._outcome(checkpoint)
+            created = self._store.create(paths.manifest(checkpoint), encode_void(void))
+            found = None if created else self._outcome(checkpoint)
+            if self._is_revoked():
+                return OwnershipLost
         except PenstockError as error:
             text = str(error)
             return lambda now: VoidFailed(checkpoint, text, now)
-        return lambda now: OutcomeFound(found, now)
+        return lambda now: CheckpointVoided(checkpoint, now) if found is None else OutcomeFound(found, now)
+
+    def _is_revoked(self) -> bool:
+        """Whether a newer generation has deleted our licence (`claims`).
+
+        Asked before a creation, so that nothing is created in vain, and after it, before anybody acts on it.
+        """
+        path = paths.reserved(self._licence.checkpoint)
+        try:
+            return decode_reservation(self._store.read(path)) != self._licence
+        except StorageError:
+            if path in self._store.list(path):
+                raise
+            return True
 
     def _outcome(self, checkpoint: CheckpointId) -> Outcome:
         outcome = decode_manifest_or_void(self._store.read(paths.manifest(checkpoint)))

@@ -114,6 +114,8 @@ def import_checkpoint(
     Raises `RestoreError`. Everything is verified before an id is taken: taking one ends a driver that still runs here.
     """
     source, checkpoint = _locate(store, restore, storage_options)
+    # Before the manifest and again at the end: an old driver may be deleting it, first the manifest, then the marker.
+    was_committed = _exists(source, paths.committed(checkpoint))
     manifest = read_manifest(source, checkpoint)
     try:
         verify(source, manifest)
@@ -130,7 +132,7 @@ def import_checkpoint(
     prefix = f"{paths.blob_prefix(first)}g{takeover.generation}-imported"
     names = {path: f"{prefix}-{number}-state" for number, path in enumerate(sorted(blobs_of(manifest)))}
     _copy_blobs(source, store, manifest, names)
-    is_committed = _exists(source, paths.committed(checkpoint))
+    is_committed = was_committed or _exists(source, paths.committed(checkpoint))
     imported = replace(
         _with_blobs_at(manifest if not is_committed else _without_committables(manifest), names),
         checkpoint=first,
@@ -141,6 +143,9 @@ def import_checkpoint(
     )
     verify(store, imported)
     if not store.create(paths.manifest(first), encode_manifest(imported)) and _outcome(store, first) != imported:
+        raise _raced()
+    # The licence, as for every creation (`claims`).
+    if not _exists(store, paths.reserved(first)):
         raise _raced()
     if is_committed:
         store.create(paths.committed(first), b"{}")
