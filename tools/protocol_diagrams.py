@@ -258,6 +258,7 @@ def _deciding_offers(state: states.State, now: int) -> Iterator[tuple[str, event
     yield "OutcomeFound (own manifest)", events.OutcomeFound(Outcome(checkpoint, state.generation), now)
     other = Outcome(checkpoint, Generation(state.generation + 1), is_void=True)
     yield "OutcomeFound (another generation's)", events.OutcomeFound(other, now)
+    yield "OwnershipLost", events.OwnershipLost(now)
     if isinstance(deciding, states.Settling):
         yield "CheckpointVoided", events.CheckpointVoided(checkpoint, now)
         yield "VoidFailed", events.VoidFailed(checkpoint, "no answer", now)

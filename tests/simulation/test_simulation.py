@@ -49,9 +49,10 @@ def test_no_seed_violates_anything(first: int) -> None:
 def test_no_record_is_lost_or_doubled_by_rescaling(pair: str) -> None:
     results = [run_seed(seed, pair) for seed in range(2)]
     assert not [result.violations for result in results if result.violations]
-    restored = sum(result.restores_inflight for result in results)
+    restored = [result.restores_inflight for result in results]
     assert sum(result.restores for result in results) > 0
-    assert restored == 0 if pair.endswith("idle") else restored > 0
+    # Where little is in flight, not every cut meets some; where much is, some does.
+    assert min(restored) == 0 if pair.endswith("idle") else sum(restored) > 0
 
 
 def test_more_than_half_of_the_runs_capture_in_flight_data() -> None:

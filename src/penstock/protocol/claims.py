@@ -38,9 +38,31 @@ else. A store may carry out a creation and lose its reply, so that whoever creat
 the file was there before. The content tells: a file that holds one's own token is one's own. By the token a driver that
 restarts also knows whether it still owns the directory, although it may not know which generations it has taken.
 
-What must never be deleted, because an owner that was asleep for a week still has to run into it: the reservation with
-which a generation began, the highest reservation, and every void marker. All other reservations may go once all ids of
-their block are spent (`protocol.retention`).
+The reservation with which a generation began is also its **licence**. An owner acts on nothing that it has created, be
+it a reservation or an outcome, before it has read its licence again and found it unchanged. Whoever has taken over may
+therefore revoke the licences of older generations by deleting them, and then delete the rest of what keeps them out.
+Files that stop a former owner would otherwise have to stay as long as it may sleep. The order matters:
+
+    1. licences of older generations, durably, one after the other in the order of their ids
+    2. void markers of ids below our own first one
+
+However late a former owner wakes up, one of three things happens to its next creation. The name is taken: it is fenced
+as before. The name is free because a void marker, or the reservation behind its last block, was deleted: then its own
+licence was deleted before that, by this order (the reservation behind its last block is the licence of its successor,
+whose id is higher), and it finds out when it reads its licence. Or the name is free because nobody has taken over.
+A licence that is gone does not come back: a driver that was asleep while it took over may create the file anew, but not
+with the same token, and it is told by step 3 of the takeover that it owns nothing. The trap: a creation of the very
+same licence that was given up because it hung, and was repeated, must not arrive after all of this.
+
+An owner reads its licence before a creation too. Only one that falls asleep between the two, and is revoked meanwhile,
+leaves a file. Nobody acts on it. A manifest is that of a lower id than the newest completed checkpoint of our own
+generation, without which nothing is revoked: no takeover chooses it while there is a better one, and retention removes
+it as it does all older ones. A block may reach beyond our highest one: then we may take ourselves for fenced until our
+ids have passed it.
+
+What stays in a directory that is used for years: the licence of the current generation, its highest reservation, and
+whatever the retained checkpoints and savepoints need. All other reservations go once all ids of their block are spent,
+void markers with the next generation that completes a checkpoint (`protocol.retention`).
 """
 
 from __future__ import annotations
@@ -53,8 +75,8 @@ from penstock.ids import NO_CHECKPOINT, CheckpointId, Generation
 NO_GENERATION = Generation(0)
 
 BLOCK_IDS_MAX = 16
-"""So many ids at most are reserved at once. It takes nearly all of the cost of a reservation away; and a takeover must
-declare void what is left of a block, in markers that stay for ever."""
+"""The most ids that are reserved at once. It takes nearly all of the cost of a reservation away; and a takeover must
+declare void what is left of a block, one marker for each id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +207,8 @@ def is_fenced(listing: Listing, generation: Generation) -> bool:
 
 
 def has_reserved(listing: Listing, token: str) -> bool:
-    """Whether the driver of this token ever took the directory over. The first reservation of a generation stays."""
+    """Whether the driver of this token has taken the directory over. The trap: a newer owner deletes its reservations,
+    so that False says nothing about a driver that has been the owner and knows it."""
     return any(reservation.token == token for reservation in listing.reservations)
 
 

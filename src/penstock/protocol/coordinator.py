@@ -59,6 +59,7 @@ from penstock.protocol.coordinator_events import (
     ManifestFailed,
     ManifestWritten,
     OutcomeFound,
+    OwnershipLost,
     Refused,
     RequestDeclined,
     ReservationFailed,
@@ -108,7 +109,15 @@ def start(
         raise ProtocolViolation("a checkpoint without members would be complete before it began")
     reserved = Reserved(Reservation(first, generation, token=token), first, now_ms)
     state = State(
-        policy, generation, shape, members, reserved, restored=restored, newest=restored, batch_offset=batch_offset
+        policy,
+        generation,
+        shape,
+        members,
+        reserved,
+        restored=restored,
+        newest=restored,
+        batch_offset=batch_offset,
+        first=first,
     )
     if recommit is None:
         return state, ()
@@ -153,6 +162,8 @@ def _handle(state: State, event: Event) -> Step:
             return _on_input_ended(state, event)
         case ManifestWritten() | ManifestFailed() | CheckpointVoided() | VoidFailed():
             return _on_store(state, event)
+        case OwnershipLost():
+            return fenced(state, "the reservation with which it began is gone")
         case OutcomeFound():
             return _on_outcome_found(state, event)
         case Committed() | CommitFailed():

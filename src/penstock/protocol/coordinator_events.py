@@ -5,9 +5,9 @@ returned. Every event carries the driver's time: the coordinator has no clock.
 
 What the runtime owes for the actions that touch the store or a sink:
 
-    ReserveIds       IdsReserved, ReservationLost or ReservationFailed
-    WriteManifest    ManifestWritten, OutcomeFound or ManifestFailed
-    VoidCheckpoint   CheckpointVoided, OutcomeFound or VoidFailed
+    ReserveIds       IdsReserved, ReservationLost, OwnershipLost or ReservationFailed
+    WriteManifest    ManifestWritten, OutcomeFound, OwnershipLost or ManifestFailed
+    VoidCheckpoint   CheckpointVoided, OutcomeFound, OwnershipLost or VoidFailed
     Commit           Committed, once the committed marker is durable too, or CommitFailed
 
 A failure says "not that I know of", never "certainly not": a write that timed out may still arrive.
@@ -149,6 +149,13 @@ class OutcomeFound:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnershipLost:
+    """The licence of this generation is gone: whatever it was to create does not count, created or not (`claims`)."""
+
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
     """All committables are published, and the marker that says so is durable."""
 
@@ -179,6 +186,7 @@ Event: TypeAlias = (
     | CheckpointVoided
     | VoidFailed
     | OutcomeFound
+    | OwnershipLost
     | Committed
     | CommitFailed
 )

@@ -238,6 +238,8 @@ class State:
     stop: Stop | None = None
     batch_offset: int = 0
     """See `Manifest`."""
+    first: CheckpointId = NO_CHECKPOINT
+    """The first id of this generation."""
 
     @property
     def wake_at_ms(self) -> int | None:

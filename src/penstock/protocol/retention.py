@@ -9,8 +9,11 @@ A file is deleted for one reason only: nothing that can still be restored, or ca
 - Blobs are judged by reachability, never by age: a later checkpoint may refer to an early one's blob.
 - What was begun after the newest completed checkpoint is left alone, and so is all of a newer generation. A generation
   that is fenced deletes nothing at all (I6).
-- A reservation may go once every id of its block is spent, unless it is the first of its generation: that one fences
-  (`claims`). The newest completed checkpoint keeps its own, so that ids grow on from there whatever is deleted (I5).
+- A reservation may go once every id of its block is spent, unless it is the licence of this generation (`claims`). The
+  newest completed checkpoint keeps its own, so that ids grow on from there whatever is deleted (I5).
+- Void markers of older generations' ids may go when this generation has completed a checkpoint, after all their
+  licences: a former owner that creates an outcome in the place of a marker finds its licence gone (I6). Those of this
+  generation's own ids stay: a write of it that hangs may still arrive.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from penstock.ids import CheckpointId, Generation
-from penstock.protocol.claims import Listing, Reservation, is_fenced
+from penstock.ids import NO_CHECKPOINT, CheckpointId, Generation
+from penstock.protocol.claims import Listing, Outcome, Reservation, is_fenced
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,8 @@ class Horizon:
     retained: int
     in_use: frozenset[CheckpointId] = frozenset()
     """Restored from, or being looked at."""
+    first: CheckpointId = NO_CHECKPOINT
+    """The first id of `generation`: the reservation of that name is its licence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,10 @@ class Retirement:
     """Markers: after the manifests, for a manifest without its marker counts as possibly uncommitted."""
     blobs: tuple[str, ...] = ()
     reservations: tuple[CheckpointId, ...] = ()
+    """Of this generation."""
+    licences: tuple[CheckpointId, ...] = ()
+    """Reservations of others. Each must be gone for good before the next one goes: see `claims`."""
+    voids: tuple[CheckpointId, ...] = ()
 
 
 def decide_retention(contents: Contents, horizon: Horizon) -> Retirement:
@@ -78,11 +87,14 @@ def decide_retention(contents: Contents, horizon: Horizon) -> Retirement:
         return Retirement()
     manifests = _retired_manifests(contents.completed, horizon)
     kept = tuple(each for each in contents.completed if each.checkpoint not in manifests)
+    spent = _spent_reservations(contents.listing.reservations, horizon)
     return Retirement(
         manifests=tuple(sorted(manifests)),
         committed=_spent_markers(contents.committed, kept, horizon),
         blobs=_unreachable(contents.blobs, kept, horizon),
-        reservations=_spent_reservations(contents.listing.reservations, horizon),
+        reservations=tuple(each.checkpoint for each in spent if each.generation == horizon.generation),
+        licences=tuple(each.checkpoint for each in spent if each.generation != horizon.generation),
+        voids=_spent_voids(contents.listing.outcomes, horizon),
     )
 
 
@@ -124,11 +136,19 @@ def _is_over(blob: Blob, horizon: Horizon) -> bool:
     )
 
 
-def _spent_reservations(reservations: Iterable[Reservation], horizon: Horizon) -> tuple[CheckpointId, ...]:
-    first_of: dict[Generation, CheckpointId] = {}
-    spent = []
-    for reservation in sorted(reservations, key=lambda each: each.checkpoint):
-        first = first_of.setdefault(reservation.generation, reservation.checkpoint)
-        if first < reservation.checkpoint and reservation.last < horizon.newest:
-            spent.append(reservation.checkpoint)
-    return tuple(spent)
+def _spent_reservations(reservations: Iterable[Reservation], horizon: Horizon) -> list[Reservation]:
+    spent = [each for each in reservations if each.last < horizon.newest and each.checkpoint != horizon.first]
+    return sorted(spent, key=lambda each: each.checkpoint)
+
+
+def _spent_voids(outcomes: Iterable[Outcome], horizon: Horizon) -> tuple[CheckpointId, ...]:
+    if horizon.newest < horizon.first:
+        # The licences of generations since the restored checkpoint are still there.
+        return ()
+    return tuple(
+        sorted(
+            each.checkpoint
+            for each in outcomes
+            if each.is_void and each.checkpoint < horizon.first and each.generation <= horizon.generation
+        )
+    )

@@ -39,6 +39,7 @@ from penstock.protocol.coordinator_events import (
     ManifestFailed,
     ManifestWritten,
     OutcomeFound,
+    OwnershipLost,
     Refused,
     RequestResult,
     ReservationFailed,
@@ -64,7 +65,7 @@ from penstock.protocol.manifest_codec import (
     encode_void,
 )
 from penstock.runtime.committers import Committers
-from penstock.runtime.directory import Directory, create_or_read
+from penstock.runtime.directory import Directory, create_or_read, read_if_there
 from penstock.runtime.frames import (
     AcknowledgeFrame,
     CompletedFrame,
@@ -114,6 +115,7 @@ class Coordinator:
         self._transport = transport
         self._background = background
         self._store = store
+        self._licence = claimed.reservation
         self._directory = Directory(store)
         self._retirements = Retirements(store, self._directory, background, timers)
         self._retirements.sweep(claimed.first)
@@ -285,11 +287,15 @@ class Coordinator:
     def _reserve(self, reservation: Reservation) -> Callable[[int], Event]:
         wanted = encode_reservation(reservation)
         try:
+            if self._is_revoked():
+                return OwnershipLost
             found = create_or_read(self._store, paths.reserved(reservation.checkpoint), wanted)
             is_own = found == wanted
             if found is not None:
                 # One that is damaged does not say whose it is.
                 decode_reservation(found)
+            if self._is_revoked():
+                return OwnershipLost
         except PenstockError as error:
             text = str(error)
             return lambda now: ReservationFailed(reservation, text, now)
@@ -298,7 +304,11 @@ class Coordinator:
     def _write_manifest(self, manifest: Manifest) -> Callable[[int], Event]:
         checkpoint = manifest.checkpoint
         try:
+            if self._is_revoked():
+                return OwnershipLost
             found = self._settled(checkpoint, encode_manifest(manifest))
+            if self._is_revoked():
+                return OwnershipLost
         except PenstockError as error:
             text = str(error)
             return lambda now: ManifestFailed(checkpoint, text, now)
@@ -311,10 +321,20 @@ class Coordinator:
         checkpoint = void.checkpoint
         try:
             found = self._settled(checkpoint, encode_void(void))
+            if self._is_revoked():
+                return OwnershipLost
         except PenstockError as error:
             text = str(error)
             return lambda now: VoidFailed(checkpoint, text, now)
         return lambda now: CheckpointVoided(checkpoint, now) if found is None else OutcomeFound(found, now)
+
+    def _is_revoked(self) -> bool:
+        """Whether a newer generation has deleted our licence (`claims`).
+
+        Asked before a creation, so that nothing is created in vain, and after it, before anybody acts on it.
+        """
+        found = read_if_there(self._store, paths.reserved(self._licence.checkpoint))
+        return found is None or decode_reservation(found) != self._licence
 
     def _settled(self, checkpoint: CheckpointId, outcome: bytes) -> Outcome | None:
         """Give a checkpoint its outcome: None if it is this one, or the other that it has."""

@@ -145,6 +145,9 @@ def import_checkpoint(
     verify(store, imported)
     if not store.create(paths.manifest(first), encode_manifest(imported)) and _outcome(store, first) != imported:
         raise _raced()
+    # The licence, as for every creation (`claims`).
+    if not _exists(store, paths.reserved(first)):
+        raise _raced()
     if is_committed:
         store.create(paths.committed(first), b"{}")
     return first

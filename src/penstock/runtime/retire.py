@@ -1,7 +1,7 @@
 """Deleting what no retained checkpoint can reach: reads the facts, asks `protocol.retention`, deletes in its order.
 
 One call to the store for each kind of file: it is durable when it returns, so that no file of the next kind goes
-before every file of this one is gone for good (I3).
+before every file of this one is gone for good (I3, I6).
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ def retire(store: Store, directory: Directory, horizon: Horizon) -> int:
         tuple(map(paths.committed, decision.committed)),
         decision.blobs,
         tuple(map(paths.reserved, decision.reservations)),
+        # A call for each: the order among them is an order on the disk (`claims`).
+        *((paths.reserved(licence),) for licence in decision.licences),
+        tuple(map(paths.manifest, decision.voids)),
     )
     for doomed in filter(None, stages):
         store.delete(*doomed)

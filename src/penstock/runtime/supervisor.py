@@ -162,6 +162,7 @@ class Supervisor:
         self._store = store
         self._journal = journal
         self._token = token or secrets.token_hex(16)
+        self._has_owned = False
         self.timers = Timers(clock)
         self.phase = Phase.CLAIMING
         self.error: Exception | None = None
@@ -196,11 +197,18 @@ class Supervisor:
             return
         self.phase = Phase.CLAIMING
         self._attempt = attempt = _Attempt(self._attempt_background(), AttemptStore(self._store), self._clock.now_ms())
-        store, committers, token = attempt.store, self._committers, self._token
+        store, committers, token, has_owned = attempt.store, self._committers, self._token, self._has_owned
         shape, options = self._plan.shape(), self._settings.restore
 
         def work() -> Claimed:
-            claimed = take_over(store, shape, token=token, has_committing_sinks=bool(committers), options=options)
+            claimed = take_over(
+                store,
+                shape,
+                token=token,
+                has_owned=has_owned,
+                has_committing_sinks=bool(committers),
+                options=options,
+            )
             committers.admit(claimed.generation)
             if claimed.recommit is None:
                 committers.sweep(claimed.generation)
@@ -244,6 +252,7 @@ class Supervisor:
         if isinstance(claimed, Exception):
             self._failed(claimed)
             return
+        self._has_owned = True
         self._log_start(claimed)
         self.phase = Phase.RUNNING
         self.coordinator = Coordinator(

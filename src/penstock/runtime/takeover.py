@@ -76,13 +76,15 @@ def take_over(
     shape: PipelineShape,
     *,
     token: str,
+    has_owned: bool = False,
     has_committing_sinks: bool,
     options: RestoreOptions | None = None,
 ) -> Claimed:
     """Own the directory and choose the restore point.
 
     `token` is this driver's own. One that is in the directory already belongs to a driver that restarts: should
-    somebody else have taken over since, it must not take the directory back (I6).
+    somebody else have taken over since, it must not take the directory back (I6). `has_owned`: this driver has had it,
+    although the next owner may have removed every trace of that.
 
     Raises `FencedError` if somebody else owns it or keeps winning, `NoReadableCheckpoint` or `RestoreError` if there
     is something to restore and it cannot be (I8), and `StorageError` if the store fails: then nothing is known, and
@@ -90,7 +92,7 @@ def take_over(
     """
     options = options or RestoreOptions()
     directory = Directory(store)
-    takeover = _claim(store, directory, token)
+    takeover = _claim(store, directory, token, has_owned)
     for checkpoint in takeover.void:
         create_or_read(store, paths.manifest(checkpoint), encode_void(Void(checkpoint, takeover.generation)))
     outcomes = _Outcomes(store, directory)
@@ -115,9 +117,9 @@ def take_over(
             return Claimed(takeover.generation, takeover.first, manifest, recommit, skipped, token)
 
 
-def _claim(store: Store, directory: Directory, token: str) -> Takeover:
+def _claim(store: Store, directory: Directory, token: str, has_owned: bool) -> Takeover:
     listing = directory.listing()
-    is_restart = has_reserved(listing, token)
+    is_restart = has_owned or has_reserved(listing, token)
     for _ in range(_TRIES):
         if is_restart and is_taken(listing, token):
             raise FencedError(

@@ -163,4 +163,4 @@ def manifest_11(*reports: SubtaskReport, **changes: bool) -> Manifest:
 
 
 def horizon(newest: int, *in_use: int) -> Horizon:
-    return Horizon(GENERATION, CheckpointId(newest), PLAIN.retained, frozenset(map(CheckpointId, in_use)))
+    return Horizon(GENERATION, CheckpointId(newest), PLAIN.retained, frozenset(map(CheckpointId, in_use)), ID_11)

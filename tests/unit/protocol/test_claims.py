@@ -131,7 +131,7 @@ class Directory:
     used: list[CheckpointId] = field(default_factory=list)
     """Ids that somebody has begun an attempt with."""
     decided: list[Outcome] = field(default_factory=list)
-    """Outcomes in the order of their creation, also those deleted since."""
+    """Outcomes that somebody acts on, in the order of their creation, also those deleted since."""
     chosen_at: dict[Generation, int] = field(default_factory=dict)
     """How many outcomes there were when a generation chose what to restore."""
 
@@ -153,10 +153,17 @@ class Directory:
         return set(first.values())
 
     def decide(self, new: Outcome) -> bool:
-        if self.outcomes.setdefault(new.checkpoint, new) is not new:
-            return False
-        self.decided.append(new)
-        return True
+        return self.outcomes.setdefault(new.checkpoint, new) is new
+
+    def is_licensed(self, licence: Reservation) -> bool:
+        """Whether this very file is there, and not one that says the same: a token tells them apart."""
+        return self.reservations.get(licence.checkpoint) is licence
+
+    @property
+    def newest(self) -> CheckpointId:
+        """The checkpoint that a takeover would choose."""
+        completed = [each.checkpoint for each in self.outcomes.values() if not each.is_void]
+        return max(completed, default=CheckpointId(0))
 
     def read(self, dice: Dice) -> Generator[None, None, Listing]:
         """In two parts, so that there is time for something to happen in between."""
@@ -184,57 +191,80 @@ def driver(directory: Directory, dice: Dice) -> Iterator[None]:
     while True:
         owner = yield from take_over(directory, dice)
         if owner is not None:
-            assert owner.generation not in directory.chosen_at, "a generation began twice"
-            directory.chosen_at[owner.generation] = len(directory.decided)
-            yield from work(directory, dice, owner)
+            takeover, licence = owner
+            assert takeover.generation not in directory.chosen_at, "a generation began twice"
+            directory.chosen_at[takeover.generation] = len(directory.decided)
+            completed = [each.checkpoint for each in directory.decided if not each.is_void]
+            assert directory.newest >= max(completed, default=0), "what a takeover chooses is not the newest"
+            yield from work(directory, dice, takeover, licence)
         yield
 
 
-def take_over(directory: Directory, dice: Dice) -> Generator[None, None, Takeover | None]:
+def take_over(directory: Directory, dice: Dice) -> Generator[None, None, tuple[Takeover, Reservation] | None]:
     listing = yield from directory.read(dice)
     yield
     decided = decide_takeover(listing)
-    if not directory.reserve(decided.reservation):
+    licence = decided.reservation
+    if not directory.reserve(licence):
         return None
     yield
     again = yield from directory.read(dice)
     confirmed = confirm(decided, again)
     for checkpoint in confirmed.void if confirmed is not None else ():
         yield
-        directory.decide(Outcome(checkpoint, decided.generation, is_void=True))
+        void = Outcome(checkpoint, decided.generation, is_void=True)
+        if directory.decide(void):
+            directory.decided.append(void)
     yield
-    return confirmed
+    return (confirmed, licence) if confirmed is not None else None
 
 
-def work(directory: Directory, dice: Dice, owner: Takeover) -> Iterator[None]:
-    block = owner.reservation
+def work(directory: Directory, dice: Dice, owner: Takeover, licence: Reservation) -> Iterator[None]:
+    block = licence
     while True:
         following = decide_next_block(block, lasted_ms=0 if dice.throw() else 3_000)
         for checkpoint in block.ids:
             directory.used.append(checkpoint)
             yield
-            if checkpoint == block.last and not directory.reserve(following):
-                return
+            if checkpoint == block.last:
+                if not directory.is_licensed(licence):
+                    return
+                yield
+                if not directory.reserve(following):
+                    return
+                yield
+                if not directory.is_licensed(licence):
+                    return
             yield
             if dice.throw():
-                if not directory.decide(Outcome(checkpoint, owner.generation)):
+                completed = Outcome(checkpoint, owner.generation)
+                if not directory.decide(completed):
                     return
-                yield from retire(directory, dice, owner.generation, checkpoint)
+                # It counts from here on, also if its creator falls asleep; unless it was revoked before that.
+                if directory.is_licensed(licence):
+                    directory.decided.append(completed)
+                yield
+                if not directory.is_licensed(licence):
+                    return
+                yield from retire(directory, dice, Horizon(owner.generation, checkpoint, 1, first=owner.first))
         block = following
 
 
-def retire(directory: Directory, dice: Dice, generation: Generation, newest: CheckpointId) -> Iterator[None]:
+def retire(directory: Directory, dice: Dice, horizon: Horizon) -> Iterator[None]:
     listing = yield from directory.read(dice)
     completed = tuple(
         CompletedCheckpoint(each.checkpoint, frozenset()) for each in listing.outcomes if not each.is_void
     )
-    retirement = decide_retention(Contents(completed, listing=listing), Horizon(generation, newest, retained=1))
+    retirement = decide_retention(Contents(completed, listing=listing), horizon)
     for manifest in retirement.manifests:
         yield
         directory.outcomes.pop(manifest, None)
-    for spent in retirement.reservations:
+    for spent in (*retirement.reservations, *retirement.licences):
         yield
         directory.reservations.pop(spent, None)
+    for void in retirement.voids:
+        yield
+        directory.outcomes.pop(void, None)
 
 
 @settings(max_examples=500, deadline=None)
@@ -312,9 +342,43 @@ def test_a_driver_that_slept_through_a_takeover_is_fenced_however_much_was_retir
         next(worker)
     assert len(directory.reservations) < 10 < len(directory.used)
     before = list(directory.decided)
-    next(sleeper)
+    # Of what had kept it out nothing is left, and it creates its outcome; then it finds its licence gone.
+    assert CheckpointId(1) not in directory.outcomes
+    for _ in range(5):
+        next(sleeper)
     assert directory.decided == before
     assert directory.used.count(CheckpointId(1)) == 1
+
+
+def test_a_directory_that_is_taken_over_again_and_again_does_not_grow() -> None:
+    directory = Directory()
+    sizes = []
+    for _ in range(20):
+        owner = driver(directory, Dice([True, False] * 200))
+        for _ in range(400):
+            next(owner)
+        sizes.append(len(directory.reservations) + len(directory.outcomes))
+    judge(directory)
+    assert len(directory.decided) > 500
+    # Licence, blocks in use, and the void markers of the ids that its predecessor had not used.
+    assert max(sizes[1:]) <= 2 * BLOCK_IDS_MAX + 6
+
+
+@pytest.mark.parametrize("asleep_after", range(8, 60, 2))
+def test_an_owner_may_wake_up_after_several_others_have_come_and_gone(asleep_after: int) -> None:
+    for steps in (*range(30, 90, 7), 400):
+        directory = Directory()
+        sleeper = driver(directory, Dice([]))
+        for _ in range(asleep_after):
+            next(sleeper)
+        others = [driver(directory, Dice([])) for _ in range(3)]
+        for other in others:
+            for _ in range(steps):
+                next(other)
+        for late in (sleeper, others[0], sleeper, others[2], sleeper, others[1]):
+            for _ in range(17):
+                next(late)
+        judge(directory)
 
 
 def test_a_driver_that_slept_between_reading_and_reserving_does_not_own_an_id_that_was_spent() -> None:
@@ -331,3 +395,16 @@ def test_a_driver_that_slept_between_reading_and_reserving_does_not_own_an_id_th
         next(sleeper)
     assert directory.used == used
     assert len(directory.chosen_at) == 1
+
+
+@pytest.mark.parametrize("asleep_after", range(6, 24))
+def test_an_owner_may_wake_up_in_the_middle_of_a_retirement_of_a_later_one(asleep_after: int) -> None:
+    for steps in range(90):
+        directory = Directory()
+        # Their attempts fail: the sleeper meets nobody before its next block, and its successor retires nothing.
+        sleeper, successor = (driver(directory, Dice([False] * 1000)) for _ in range(2))
+        owner = driver(directory, Dice([]))
+        for late, count in ((sleeper, asleep_after), (successor, 45), (owner, steps), (sleeper, 30), (owner, 30)):
+            for _ in range(count):
+                next(late)
+        judge(directory)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.ids import CheckpointId, Generation
-from penstock.protocol.claims import Listing, Outcome, Reservation
+from penstock.protocol.claims import Listing, Outcome, Reservation, unreadable_reservation
 from penstock.protocol.retention import (
     Blob,
     CompletedCheckpoint,
@@ -38,8 +38,8 @@ def blob(path: str, number: int, generation: Generation = OWN) -> Blob:
     return Blob(path, CheckpointId(number), generation)
 
 
-def horizon(newest: int, retained: int = 2, *in_use: int) -> Horizon:
-    return Horizon(OWN, CheckpointId(newest), retained, ids(*in_use))
+def horizon(newest: int, retained: int = 2, *in_use: int, first: int = 0) -> Horizon:
+    return Horizon(OWN, CheckpointId(newest), retained, ids(*in_use), CheckpointId(first))
 
 
 def reservation(number: int, generation: Generation, count: int = 1) -> Reservation:
@@ -119,19 +119,47 @@ def test_a_marker_goes_with_or_after_its_manifest_and_never_before() -> None:
     assert (retirement.manifests, retirement.committed) == ((2,), (1, 2))
 
 
-def test_spent_reservations_go_except_those_that_fence_an_older_generation() -> None:
+def void(number: int, generation: Generation = OWN) -> Outcome:
+    return Outcome(CheckpointId(number), generation, is_void=True)
+
+
+def test_spent_reservations_go_except_the_licence_of_this_generation() -> None:
     listing = Listing(
-        tuple(reservation(number, OLD) for number in (3, 4, 5)) + tuple(reservation(n, OWN) for n in (6, 7, 8, 9)),
-        (Outcome(CheckpointId(5), OWN, is_void=True),),
+        tuple(reservation(number, OLD) for number in (5, 3, 4)) + tuple(reservation(n, OWN) for n in (6, 7, 8, 9)),
+        (void(5),),
     )
-    retirement = decide_retention(Contents(listing=listing, completed=(completed(8),)), horizon(8))
-    assert retirement.reservations == (4, 5, 7)
+    retirement = decide_retention(Contents(listing=listing, completed=(completed(8),)), horizon(8, first=6))
+    assert retirement.reservations == (7,)
+    # In the order of their ids: each one keeps the owner before it out.
+    assert retirement.licences == (3, 4, 5)
+    assert retirement.voids == (5,)
+
+
+def test_a_licence_that_is_damaged_is_still_the_licence() -> None:
+    listing = Listing((unreadable_reservation(CheckpointId(17)), reservation(33, OWN)))
+    retirement = decide_retention(Contents(listing=listing, completed=(completed(40),)), horizon(40, first=17))
+    assert retirement.licences == ()
+    others = decide_retention(Contents(listing=listing, completed=(completed(40),)), horizon(40, first=33))
+    assert others.licences == (17,)
+
+
+def test_a_void_marker_stays_until_this_generation_has_completed_a_checkpoint() -> None:
+    # The licence of 5 is there while the restored checkpoint, 4, is the newest.
+    listing = Listing((reservation(4, OLD), reservation(5, OLD), reservation(6, OWN)), (void(5),))
+    contents = Contents(listing=listing, completed=(completed(4),))
+    assert decide_retention(contents, horizon(4, first=6)) == Retirement()
+    assert decide_retention(contents, horizon(6, first=6)) == Retirement(licences=(4, 5), voids=(5,))  # type: ignore[arg-type]
+
+
+def test_the_void_markers_of_this_generations_own_ids_stay_and_so_do_those_of_a_newer_one() -> None:
+    listing = Listing((reservation(6, OWN, 3),), (void(4, NEXT), void(5), void(7), Outcome(CheckpointId(3), OLD)))
+    assert decide_retention(Contents(listing=listing), horizon(8, first=6)).voids == (5,)
 
 
 @pytest.mark.parametrize(("newest", "spent"), [(7, ()), (8, (6,)), (11, (6,)), (12, (6, 8))])
 def test_a_reservation_stays_until_every_id_of_its_block_is_spent(newest: int, spent: tuple[int, ...]) -> None:
     listing = Listing((reservation(5, OWN), reservation(6, OWN, 2), reservation(8, OWN, 4), reservation(12, OWN, 4)))
-    retirement = decide_retention(Contents(listing=listing, completed=(completed(newest),)), horizon(newest))
+    retirement = decide_retention(Contents(listing=listing, completed=(completed(newest),)), horizon(newest, first=5))
     assert retirement.reservations == spent
 
 

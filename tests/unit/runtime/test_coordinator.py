@@ -21,11 +21,19 @@ from penstock.protocol.manifest_codec import encode_reservation
 from penstock.runtime.committers import Committers
 from penstock.runtime.coordinator import Coordinator, Ending
 from penstock.runtime.directory import Directory
-from penstock.runtime.frames import AcknowledgeFrame, DeclineFrame, EndedFrame, ReadyFrame, TriggerFrame
+from penstock.runtime.frames import (
+    AcknowledgeFrame,
+    CompletedFrame,
+    DeclineFrame,
+    EndedFrame,
+    ReadyFrame,
+    TriggerFrame,
+)
 from penstock.runtime.takeover import Claimed
 from penstock.runtime.timers import Timers
 from penstock.storage import paths
 from penstock.storage.memory import MemoryStore
+from penstock.storage.port import Data
 from tests.unit.runtime.fake_ports import ListTransport, ManualBackground, ManualClock, Numbers, read
 
 
@@ -48,6 +56,9 @@ class Desk:
         self.clock, self.transport, self.background = ManualClock(), ListTransport(), ManualBackground()
         self.store, self.timers = Recording(), Timers(self.clock)
         self.endings: list[Ending] = []
+        self.store.create(
+            paths.reserved(CheckpointId(7)), encode_reservation(Reservation(CheckpointId(7), Generation(4)))
+        )
         self.coordinator = Coordinator(
             plan(read(Numbers({"a": [1]})), 1, workers=1),
             Claimed(Generation(4), CheckpointId(8 if recommit else 7), recommit=recommit),
@@ -91,6 +102,56 @@ def test_an_id_that_another_generation_has_reserved_ends_this_one(owner: int, is
     assert desk.transport.of(TriggerFrame)
     desk.background.run()
     assert [isinstance(ending, StopFenced) for ending in desk.endings] == [True] * is_fenced
+
+
+@pytest.mark.parametrize("is_anew", [False, True])
+def test_a_generation_whose_licence_is_gone_acts_on_nothing_that_it_creates(is_anew: bool) -> None:
+    # Somebody has taken over, completed a checkpoint, and cleared away all that would have stopped this driver.
+    desk = Desk()
+    desk.coordinator.deliver(ReadyFrame(Generation(4), WorkerId(0)))
+    desk.clock.advance(10)
+    desk.timers.fire()
+    desk.background.run()
+    desk.store.delete(paths.reserved(CheckpointId(7)))
+    if is_anew:
+        # By a driver that was asleep in the middle of a takeover.
+        desk.store.create(
+            paths.reserved(CheckpointId(7)), encode_reservation(Reservation(CheckpointId(7), Generation(3)))
+        )
+    desk.complete(7)
+    assert desk.manifests == []
+    assert desk.transport.of(CompletedFrame) == []
+    assert [isinstance(ending, StopFenced) for ending in desk.endings] == [True]
+
+
+def test_nor_on_a_manifest_that_was_created_while_the_licence_went() -> None:
+    desk = Desk()
+    desk.coordinator.deliver(ReadyFrame(Generation(4), WorkerId(0)))
+    desk.clock.advance(10)
+    desk.timers.fire()
+    desk.background.run()
+    create = desk.store.create
+
+    def asleep(path: str, data: Data) -> bool:
+        desk.store.delete(paths.reserved(CheckpointId(7)))
+        return create(path, data)
+
+    desk.store.create = asleep  # type: ignore[method-assign]
+    desk.complete(7)
+    assert desk.manifests == [7]
+    assert desk.transport.of(CompletedFrame) == []
+    assert [isinstance(ending, StopFenced) for ending in desk.endings] == [True]
+
+
+def test_a_generation_whose_licence_is_gone_reserves_nothing() -> None:
+    desk = Desk()
+    desk.store.delete(paths.reserved(CheckpointId(7)))
+    desk.coordinator.deliver(ReadyFrame(Generation(4), WorkerId(0)))
+    desk.clock.advance(10)
+    desk.timers.fire()
+    desk.background.run()
+    assert [isinstance(ending, StopFenced) for ending in desk.endings] == [True]
+    assert Directory(desk.store).ids(paths.PathKind.RESERVED) == []
 
 
 def test_older_checkpoints_go_without_being_read_and_at_the_end_nobody_waits_for_the_pause() -> None:

@@ -283,7 +283,8 @@ class TestRetention:
         for number in range(1, 5):
             put(store, number)
             store.create(paths.committed(CheckpointId(number)), b"{}")
-        assert retire(store, Directory(store), Horizon(Generation(1), CheckpointId(4), 2, frozenset())) == 8
+        horizon = Horizon(Generation(1), CheckpointId(4), 2, first=CheckpointId(1))
+        assert retire(store, Directory(store), horizon) == 8
         first, second, third = CheckpointId(1), CheckpointId(2), CheckpointId(3)
         assert store.deletions == [
             (paths.manifest(first), paths.manifest(second)),
@@ -291,6 +292,25 @@ class TestRetention:
             (blob_of(1), blob_of(2)),
             (paths.reserved(second), paths.reserved(third)),
         ]
+
+    def test_licences_go_one_after_the_other_and_void_markers_after_the_last(self) -> None:
+        # I6: whoever finds the place of a void marker free, or that of his next block, finds his licence gone.
+        store = Recording()
+        for number in (2, 3, 4):
+            reserve(store, number, generation=number)
+        for number in (2, 3):
+            void = Void(CheckpointId(number), Generation(4))
+            store.create(paths.manifest(CheckpointId(number)), encode_void(void))
+        put(store, 4, 4)
+        horizon = Horizon(Generation(4), CheckpointId(4), 1, first=CheckpointId(4))
+        assert retire(store, Directory(store), horizon) == 4
+        second, third = CheckpointId(2), CheckpointId(3)
+        assert store.deletions == [
+            (paths.reserved(second),),
+            (paths.reserved(third),),
+            (paths.manifest(second), paths.manifest(third)),
+        ]
+        assert Directory(store).ids(paths.PathKind.RESERVED) == [4]
 
     def test_no_manifest_is_read_twice_for_retention_unless_it_could_not_be_read(self) -> None:
         store = Recording()

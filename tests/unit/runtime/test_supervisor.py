@@ -853,3 +853,35 @@ class TestTwoDrivers:
         one.background.run()
         other.background.run()
         assert {one.generation, other.generation} == {1, 2}
+
+    def test_nor_when_nothing_is_left_of_its_own_files(self) -> None:
+        # The newer one has cleared away what it needs no more, the licence of the older one first.
+        store = MemoryStore()
+        older = Driver(store).started().ready()
+        newer = Driver(store).started().ready()
+        newer.checkpoint()
+        newer.pass_time(1_000)
+        assert paths.reserved(CheckpointId(1)) not in store.blobs
+        assert paths.manifest(CheckpointId(1)) not in store.blobs
+        older.fail()
+        older.pass_time(5_000)
+        assert (older.phase, older.gang.launched) == (Phase.FAILED, [(1, None)])
+        assert isinstance(older.supervisor.error, FencedError)
+        assert newer.phase is Phase.RUNNING
+
+    def test_the_older_one_publishes_nothing_although_nothing_is_left_that_would_stop_it(self) -> None:
+        store = MemoryStore()
+        older = Driver(store).started().ready()
+        older.pass_time(1_500)
+        newer = Driver(store).started().ready()
+        number = newer.checkpoint(OUTPUT)
+        newer.pass_time(1_000)
+        assert paths.manifest(CheckpointId(1)) not in store.blobs
+        older.acknowledge(1, OUTPUT)
+        assert older.committer.calls == ["sweep 1"]
+        assert isinstance(older.supervisor.error, FencedError)
+        assert newer.committer.calls == ["sweep 2", f"commit {number}"]
+        assert paths.manifest(CheckpointId(1)) not in store.blobs
+        ((_, restored),) = Driver(store).started().gang.launched
+        assert restored is not None
+        assert restored.checkpoint == number

@@ -206,6 +206,14 @@ class TestClaiming:
         assert len(store.lost) == 1
         assert outcome(store, 1) == Void(CheckpointId(1), second.generation)
 
+    def test_nor_does_it_after_the_other_one_has_removed_every_trace_of_it(self) -> None:
+        store = MemoryStore()
+        first = take_over(store, SHAPE, token="one", has_committing_sinks=False)
+        take_over(store, SHAPE, token="two", has_committing_sinks=False)
+        store.delete(paths.reserved(first.first))
+        with pytest.raises(FencedError, match="of another driver has taken this checkpoint directory over"):
+            take_over(store, SHAPE, token="one", has_owned=True, has_committing_sinks=False)
+
     def test_a_driver_that_restarts_does_not_take_back_what_another_one_owns(self) -> None:
         store = MemoryStore()
         claim(store, token="one")

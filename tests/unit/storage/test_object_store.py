@@ -293,6 +293,62 @@ def test_a_listing_that_fails_is_an_error_and_never_an_empty_one(
         store.list("checkpoints/")
 
 
+class FlatBucket(Bucket):
+    """Lists all that begins with a prefix in one request, as buckets do; and counts those."""
+
+    listed: ClassVar[list[str]] = []
+    failure: ClassVar[Exception | None] = None
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
+        raise AssertionError("a bucket has no directories that one would have to ask for")
+
+    async def _find(self, path: str, **kwargs: Any) -> list[str]:
+        raise NotImplementedError
+
+    def find(self, path: str, **kwargs: Any) -> list[str]:
+        FlatBucket.listed.append(path)
+        if FlatBucket.failure is not None:
+            raise FlatBucket.failure
+        return [name for name in self.store if name.startswith(f"{path}/") or name == path]
+
+
+def test_a_bucket_is_listed_in_one_request_however_many_checkpoints_it_has(
+    serve: Callable[[type[Bucket]], None],
+) -> None:
+    serve(FlatBucket)
+    store = ObjectStore("s3://bucket/flat")
+    FlatBucket.listed.clear()
+    written = [f"checkpoints/{number:020d}/{name}" for number in range(300) for name in ("manifest.json", "blobs/g1")]
+    for path in [*written, "owner.json"]:
+        store.write(path, [b"x"])
+    store._fs.pipe_file(store._full("checkpoints/.tmp-0000000000000-ab"), b"x")
+    # Beside it, and not in it.
+    ObjectStore("s3://bucket/flatter").write("owner.json", [b"x"])
+    assert store.list("checkpoints/") == sorted(written)
+    assert store.list("") == [*sorted(written), "owner.json"]
+    assert store.list(written[0]) == [written[0]]
+    assert store.list(written[0][:-5]) == [written[0]]
+    assert store.list("owner.json/") == []
+    assert len(FlatBucket.listed) == 5
+    assert store.sweep_temporary() == 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_empty"), [(FileNotFoundError("no such bucket"), True), (ServerError("SlowDown"), False)]
+)
+def test_a_listing_of_a_bucket_that_fails_is_an_error_and_one_of_nothing_is_empty(
+    serve: Callable[[type[Bucket]], None], monkeypatch: pytest.MonkeyPatch, failure: Exception, is_empty: bool
+) -> None:
+    serve(FlatBucket)
+    store = ObjectStore("s3://bucket/failing")
+    monkeypatch.setattr(FlatBucket, "failure", failure)
+    if is_empty:
+        assert store.list("checkpoints/") == []
+        return
+    with pytest.raises(StorageError, match="cannot list"):
+        store.list("checkpoints/")
+
+
 def test_a_root_that_vanished_is_an_error_where_directories_exist(tmp_path: Path) -> None:
     store = ObjectStore(f"local://{tmp_path}/missing", single_driver=True)
     with pytest.raises(StorageError, match="no such file"):
