@@ -19,6 +19,7 @@ from penstock.errors import DataError, PipelineError, ProtocolViolation, Restore
 from penstock.protocol.key_groups import key_groups_of
 from penstock.runtime.keys import key_groups
 from penstock.runtime.state import KeyedPiece, KeyedState, ListState, MapState, ValueState
+from penstock.runtime.state.tuples import TupleType
 
 GROUPS = 16
 KEY = pa.schema([("k", pa.int64())])
@@ -612,6 +613,32 @@ def test_a_key_group_of_values_that_does_not_fit_into_one_batch_is_cut_into_seve
     for n in range(9_000):
         again.set_key(0, (f"key {n}",))
         assert values.get() == (f"{n}",)
+
+
+def test_values_of_a_block_that_do_not_fit_into_one_column_are_written_in_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keyed = KeyedState(range(0, 1), 1, pa.schema([("k", pa.int64())]))
+    state = keyed.map("s", pa.schema([("u", pa.int64())]), pa.schema([("text", pa.string())]))
+    for n in range(30):
+        keyed.set_key(0, (n,))
+        state.update_value((n,), (f"{n}",))
+    whole = TupleType.array
+
+    def array(self: TupleType, rows: Any) -> Any:
+        """As Arrow does beyond 2 GiB: an array in chunks, which no batch takes."""
+        made = whole(self, rows)
+        return made if len(rows) <= 4 else pa.chunked_array([made])
+
+    monkeypatch.setattr(TupleType, "array", array)
+    pieces = keyed.snapshot().encode(1 << 20)
+    monkeypatch.undo()
+    again = KeyedState(range(0, 1), 1, pa.schema([("k", pa.int64())]))
+    state = again.map("s", pa.schema([("u", pa.int64())]), pa.schema([("text", pa.string())]))
+    restored_into(again, pieces)
+    for n in range(30):
+        again.set_key(0, (n,))
+        assert list(state.iterator()) == [((n,), (f"{n}",))]
 
 
 def test_adding_a_batch_does_not_copy_those_that_are_there() -> None:

@@ -95,6 +95,9 @@ class _Block:
     columns: list[list[Row]]
     """One per column of the layout."""
 
+    def part(self, rows: slice) -> _Block:
+        return _Block(self.key_groups[rows], self.keys[rows], [column[rows] for column in self.columns])
+
 
 class RowState(ABC):
     """What value, list and map state have in common."""
@@ -171,7 +174,7 @@ class RowState(ABC):
 
     def encode(self, groups: dict[int, _Group], target_bytes: int) -> list[KeyedPiece]:
         """Pieces of a snapshot. Runs in the background."""
-        batches = [self._batch(block) for block in self._blocks(groups)]
+        batches = [batch for block in self._blocks(groups) for batch in self._batches(block)]
         return cut(self.name, pa.Table.from_batches(batches), target_bytes) if batches else []
 
     def _blocks(self, groups: dict[int, _Group]) -> Iterator[_Block]:
@@ -187,6 +190,18 @@ class RowState(ABC):
                     block = _Block([], [], [[] for _ in self._layout()])
         if block.keys:
             yield block
+
+    def _batches(self, block: _Block) -> list[pa.RecordBatch]:
+        """The block as one batch, or as several if its strings do not fit into one."""
+        try:
+            return [self._batch(block)]
+        except (pa.ArrowInvalid, TypeError):
+            # Of more than 2 GiB Arrow makes a chunked array, which no struct takes. How large rows are nobody knows
+            # before, and to find out takes as long as to convert them.
+            if len(block.keys) == 1:
+                raise
+        half = len(block.keys) // 2
+        return [batch for part in (slice(half), slice(half, None)) for batch in self._batches(block.part(part))]
 
     def _batch(self, block: _Block) -> pa.RecordBatch:
         key_type, layout = self._cursor.key_type, self._layout()
