@@ -40,7 +40,12 @@ class DataError(PenstockError):
 
 
 class UserCodeError(PenstockError):
-    """A function of the pipeline raised. The original exception is the `__cause__`."""
+    """A function of the pipeline raised. Where it ran in this process, the original exception is the `__cause__`."""
+
+    traceback: str = ""
+    """That of the original exception, as text, also if it was raised in another process."""
+    may_pass: bool = False
+    """Whether the cause lies outside the program, such as a connection, so that another attempt may succeed."""
 
 
 class RestoreError(PenstockError):
@@ -87,6 +92,11 @@ def error_class(name: str) -> type[PenstockError]:
     """The class of an error that another process has named; `PenstockError` if there is none of that name."""
     found = globals().get(name)
     return found if isinstance(found, type) and issubclass(found, PenstockError) else PenstockError
+
+
+def is_repeatable(error: Exception) -> bool:
+    """Whether the same record would raise it again: an error of a function or of data, not of the world outside."""
+    return isinstance(error, DataError) or (isinstance(error, UserCodeError) and not error.may_pass)
 
 
 def is_final(kind: type[PenstockError]) -> bool:

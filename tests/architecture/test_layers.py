@@ -1,6 +1,7 @@
 """Dependencies between the layers point down only.
 
-    cli | dashboard -> spark -> runtime -> plan -> api -> connectors | storage -> protocol | columnar -> ids, errors
+    cli | dashboard -> spark -> runtime -> plan -> api -> connectors | storage -> protocol | columnar -> user_code
+    -> errors -> ids
 
 A layer may import itself and every layer below it. The parts of one layer do not import each other. `testing` may
 import everything below `cli`. The package's own `__init__` only passes public names on: it may import whatever is
@@ -23,6 +24,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"ids"}),
     # Errors name operators, subtasks and checkpoints, so they may use the ids; ids never raise.
     frozenset({"errors"}),
+    frozenset({"user_code"}),
     frozenset({"protocol", "columnar"}),
     frozenset({"connectors", "storage"}),
     frozenset({"api"}),

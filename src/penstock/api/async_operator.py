@@ -26,6 +26,7 @@ from penstock.api.forms import As, Form, form_of
 from penstock.api.operator import Emit
 from penstock.api.operators import NamedOperator
 from penstock.errors import UserCodeError
+from penstock.user_code import user_code_error
 
 Where: TypeAlias = Literal["threads", "processes"]
 
@@ -212,8 +213,10 @@ class MapAsyncOperator(NamedOperator):
             context = self.context
             where = f"operator '{context.operator}', subtask {context.subtask} of {context.parallelism}"
             error = job.error
-            text = str(error) if isinstance(error, UserCodeError) else f"{type(error).__name__}: {error}"
-            raise UserCodeError(f"{where}: the function of map_async raised {text}") from error
+            if isinstance(error, UserCodeError):
+                # Of a child process, which has said what it was.
+                raise UserCodeError(f"{where}: the function of map_async raised {error}") from error
+            raise user_code_error(f"{where}: the function of map_async", error) from error
         result = self.form.batch(self.form.outputs(job.result))
         if result is not None:
             self._emit(result)

@@ -22,7 +22,8 @@ from penstock.api.grouping import group, hashable, key_columns
 from penstock.api.operator import Emit, Operator, OperatorContext
 from penstock.api.schemas import SchemaGuard, column_of
 from penstock.columnar.gather import filter_rows, joined, mask_of
-from penstock.errors import DataError, PenstockError, UserCodeError
+from penstock.errors import DataError, PenstockError
+from penstock.user_code import user_code_error
 
 _CONVERTED_ROWS = 1 << 12
 """Rows that become Python objects in one call."""
@@ -69,7 +70,7 @@ class NamedOperator(Operator):
         except Exception as error:
             context = self.context
             where = f"operator '{context.operator}', subtask {context.subtask} of {context.parallelism}"
-            raise UserCodeError(f"{where}: {what} raised {type(error).__name__}: {error}") from error
+            raise user_code_error(f"{where}: {what}", error) from error
 
 
 class FunctionOperator(NamedOperator):

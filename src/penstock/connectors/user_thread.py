@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from penstock.errors import PenstockError, PipelineError, UserCodeError
+from penstock.user_code import user_code_error
 
 T = TypeVar("T")
 
@@ -112,9 +112,7 @@ def call_user(where: str, what: str, call: Callable[..., T], *arguments: Any) ->
     except (PenstockError, StopIteration):
         raise
     except Exception as error:
-        line = traceback.extract_tb(error.__traceback__)[-1]
-        at = f"{line.filename}, line {line.lineno}, in {line.name}"
-        raise UserCodeError(f"{where}: {what} raised {type(error).__name__}: {error} ({at})") from error
+        raise user_code_error(f"{where}: {what}", error) from error
 
 
 def call_optional(where: str, method: str, cure: str, call: Callable[..., T], *arguments: Any) -> T:

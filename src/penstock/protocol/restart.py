@@ -26,11 +26,16 @@ class RestartPolicy:
     """A failure that was followed by a completed checkpoint counts for this long."""
     delay_ms: int = 200
     delay_ms_max: int = 30_000
+    repeats_max: int | None = None
+    """Equal failures of the user's code in a row that fail the pipeline, if no checkpoint completes in between: the
+    same record would raise the same error again. None for no such limit."""
 
     def __post_init__(self) -> None:
         for name, least in (("failures_max", 0), ("window_ms", 1), ("delay_ms", 0), ("delay_ms_max", self.delay_ms)):
             if getattr(self, name) < least:
                 raise OptionError(f"{name} is {getattr(self, name)} and must be at least {least}")
+        if self.repeats_max is not None and self.repeats_max < 1:
+            raise OptionError(f"repeats_max is {self.repeats_max} and must be at least 1, or None")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +66,19 @@ def counted(
 
 
 def decide_restart(
-    failures_at_ms: tuple[int, ...], policy: RestartPolicy, now_ms: int, progress_at_ms: int | None
+    failures_at_ms: tuple[int, ...],
+    policy: RestartPolicy,
+    now_ms: int,
+    progress_at_ms: int | None,
+    repeats: int = 1,
 ) -> Decision:
-    """What to do about the last one of `failures_at_ms`, which is the failure that was seen just now."""
+    """What to do about the last one of `failures_at_ms`, which is the failure that was seen just now.
+
+    `repeats` is how often in a row it was the same one, with no completed checkpoint in between.
+    """
+    if policy.repeats_max is not None and repeats >= policy.repeats_max:
+        times = {1: "once", 2: "twice"}.get(repeats, f"{repeats} times in a row")
+        return GiveUp(f"the same error was raised {times}, and no checkpoint completed in between")
     count = len(counted(failures_at_ms, policy, now_ms, progress_at_ms))
     if count > policy.failures_max:
         is_recent = count == len(counted(failures_at_ms, policy, now_ms, now_ms))

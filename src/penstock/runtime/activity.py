@@ -5,15 +5,10 @@ Each attribute is replaced as a whole, so that a reader needs no lock. What it r
 
 from __future__ import annotations
 
-import os
 import sys
-import sysconfig
-from types import FrameType
 
 from penstock.ids import OperatorName
-
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_LIBRARIES = tuple({os.path.join(path, "") for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))})
+from penstock.user_code import strangeness
 
 
 class Activity:
@@ -40,15 +35,8 @@ def line_of(thread: int) -> str:
     frame = sys._current_frames().get(thread)
     lines: list[tuple[int, str]] = []
     while frame is not None:
-        lines.append((_strangeness(frame), f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"))
+        code = frame.f_code
+        lines.append((strangeness(code.co_filename), f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"))
         frame = frame.f_back
     # The first one of the least strange: the innermost.
     return min(lines, key=lambda line: line[0])[1] if lines else ""
-
-
-def _strangeness(frame: FrameType) -> int:
-    """0 for user code, 1 for a library, 2 for Penstock."""
-    name = frame.f_code.co_filename
-    if name.startswith(_OURS):
-        return 2
-    return 1 if name.startswith(("<", *_LIBRARIES)) else 0

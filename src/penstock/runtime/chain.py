@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import traceback
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -19,6 +18,7 @@ from penstock.runtime.context import Context, EventTime, Piece
 from penstock.runtime.services import Services
 from penstock.runtime.sink_stage import SinkStage
 from penstock.runtime.source_stage import SourceStage
+from penstock.user_code import user_code_error
 
 T = TypeVar("T")
 _DONE = object()
@@ -104,9 +104,7 @@ class OperatorChain:
 
     def _failed(self, context: Context, what: str, error: Exception) -> UserCodeError:
         where = f"operator '{context.operator}', subtask {context.subtask} of {context.parallelism}"
-        line = traceback.extract_tb(error.__traceback__)[-1]
-        at = f"{line.filename}, line {line.lineno}, in {line.name}"
-        return UserCodeError(f"{where}: {what} raised {type(error).__name__}: {error} ({at})")
+        return user_code_error(f"{where}: {what}", error)
 
     def _guarded(self, context: Context, what: str, call: Callable[..., T], *arguments: object) -> T:
         activity = self._activity

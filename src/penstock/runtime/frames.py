@@ -164,6 +164,10 @@ class FailedFrame:
     subtask: SubtaskId | None = None
     kind: str = ""
     """Name of the error's class in `penstock.errors`; empty for any other exception."""
+    traceback: str = ""
+    """Of the exception that user code has raised."""
+    may_pass: bool = False
+    """Whether user code has failed for a reason outside the program."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from penstock.api.operator import MAX_WATERMARK
-from penstock.errors import PenstockError, UserCodeError
+from penstock.errors import PenstockError
 from penstock.ids import COORDINATOR, ChannelId, CheckpointId, SubtaskId
 from penstock.plan.physical import Channel, PhysicalPlan
 from penstock.protocol.barrier import Barrier
@@ -35,6 +35,7 @@ from penstock.runtime.services import Services
 from penstock.runtime.slices import SlicePolicy
 from penstock.runtime.source_stage import SourceStage
 from penstock.runtime.subtask_clock import SubtaskClock
+from penstock.user_code import user_code_error
 
 _ROW_BYTES = 64.0
 """What a record is taken to be as long as none has been seen."""
@@ -262,7 +263,7 @@ class Subtask:
             raise
         except Exception as error:
             where = f"source '{source.operator}', subtask {source.index} of {source.parallelism}"
-            raise UserCodeError(f"{where}: read raised {type(error).__name__}: {error}") from error
+            raise user_code_error(f"{where}: read", error) from error
 
     def _rest(self, rest_ms: int) -> None:
         self._source_rests = True

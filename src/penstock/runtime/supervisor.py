@@ -22,7 +22,17 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, assert_never
 
 from penstock.connectors.sink import Committer
-from penstock.errors import FencedError, JobFailed, PenstockError, RestoreError, StorageError, error_class, is_final
+from penstock.errors import (
+    DataError,
+    FencedError,
+    JobFailed,
+    PenstockError,
+    RestoreError,
+    StorageError,
+    UserCodeError,
+    is_final,
+    is_repeatable,
+)
 from penstock.ids import COORDINATOR, Generation, OperatorName, WorkerId
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.claims import Reservation
@@ -35,6 +45,7 @@ from penstock.protocol.restart import GiveUp, RestartAfter, RestartPolicy, count
 from penstock.runtime.attempt_store import AttemptStore
 from penstock.runtime.committers import Committers
 from penstock.runtime.coordinator import Coordinator, Ending
+from penstock.runtime.failures import error_of
 from penstock.runtime.frames import BusyFrame, FailedFrame, Frame, HeartbeatFrame, HelloFrame, StopFrame
 from penstock.runtime.late_rows import LateRows
 from penstock.runtime.ports import AttemptBackground, Background, Clock, Transport
@@ -175,6 +186,9 @@ class Supervisor:
         self._progress_at_ms: int | None = None
         """Start of the last attempt in which a checkpoint completed."""
         self._heard_at_ms: dict[WorkerId, int] = {}
+        self._repeated = ""
+        """The text of the last failure, if no checkpoint has completed since."""
+        self._repeats = 0
         self._warned_ms: dict[WorkerId, int] = {}
         """For how long a worker that is in one call had been in it when that was logged last."""
         self._late_rows = LateRows(plan.name, clock)
@@ -330,13 +344,11 @@ class Supervisor:
         coordinator.deliver(frame)
 
     def _on_worker_failed(self, frame: FailedFrame) -> None:
-        where = f"{frame.subtask} on worker {frame.worker}" if frame.subtask else f"worker {frame.worker}"
-        told = f"{where}: {frame.error}"
-        kind = error_class(frame.kind)
-        if is_final(kind):
-            self._give_up(kind(told))
+        error = error_of(frame)
+        if is_final(type(error)):
+            self._give_up(error)
         else:
-            self._failed(JobFailed(told))
+            self._failed(error)
 
     def _on_busy(self, frame: BusyFrame) -> None:
         """The process of a worker lives, and its mailbox is in one call: say so, and again when that has doubled."""
@@ -419,12 +431,12 @@ class Supervisor:
         now, policy, progress = self._clock.now_ms(), self._settings.restart, self._progress_at_ms
         self.error = error
         self._failures_at_ms = (*counted(self._failures_at_ms, policy, now, progress), now)
-        decision = decide_restart(self._failures_at_ms, policy, now, progress)
+        self._repeats = self._repeats + 1 if is_repeatable(error) and str(error) == self._repeated else 1
+        self._repeated = str(error)
+        decision = decide_restart(self._failures_at_ms, policy, now, progress, self._repeats)
         match decision:
             case GiveUp(reason):
-                failure = JobFailed(f"the pipeline gave up: {reason}. The last one: {error}")
-                failure.__cause__ = error
-                self._give_up(failure)
+                self._give_up(_given_up(error, reason))
             case RestartAfter(delay_ms):
                 _log.warning("pipeline %s failed and restarts in %d ms: %s", self._plan.name, delay_ms, error)
                 self.phase = Phase.WAITING
@@ -453,7 +465,18 @@ class Supervisor:
         # Without an interval nobody has asked for checkpoints: that none completed says nothing.
         if coordinator.state.newest > coordinator.state.restored or self._settings.policy.interval_ms is None:
             self._progress_at_ms = self._attempt.started_at_ms
+            self._repeated = ""
         coordinator.stop()
         for worker in range(self._plan.workers):
             self._transport.send(WorkerId(worker), StopFrame(coordinator.generation))
         self._gang.cancel(coordinator.generation)
+
+
+def _given_up(error: Exception, reason: str) -> Exception:
+    """What the pipeline ends with. An error of the user's own code or data is raised as it is."""
+    if isinstance(error, UserCodeError | DataError):
+        error.add_note(f"The pipeline gave up: {reason}.")
+        return error
+    failure = JobFailed(f"the pipeline gave up: {reason}. The last one: {error}")
+    failure.__cause__ = error
+    return failure

@@ -7,15 +7,15 @@ block goes to the background port and comes back as a call.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from penstock.errors import DriverSilent, PenstockError
+from penstock.errors import DriverSilent
 from penstock.ids import COORDINATOR, Generation, SubtaskId, WorkerId
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.manifest import Manifest
 from penstock.runtime.budget import Budget
+from penstock.runtime.failures import failed_frame
 from penstock.runtime.frames import (
     BarrierFrame,
     BatchFrame,
@@ -23,7 +23,6 @@ from penstock.runtime.frames import (
     CompletedFrame,
     CreditFrame,
     EndFrame,
-    FailedFrame,
     Frame,
     HeartbeatFrame,
     ReadyFrame,
@@ -340,12 +339,8 @@ class Worker:
         if self.has_stopped:
             return
         self.failure = error
-        text = f"{type(error).__name__}: {error}"
-        if not isinstance(error, PenstockError):
-            text = "".join(traceback.format_exception(error))
         name = subtask.subtask if subtask is not None else None
-        kind = type(error).__name__ if isinstance(error, PenstockError) else ""
-        self._services.transport.send(COORDINATOR, FailedFrame(self.generation, self.worker, text, name, kind))
+        self._services.transport.send(COORDINATOR, failed_frame(self.generation, self.worker, error, name))
         self.stop()
 
     def stop(self) -> None:

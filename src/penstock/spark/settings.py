@@ -49,6 +49,9 @@ class Settings:
     restarts_max: int = 10
     """Maximum number of restarts for failures within `restart_window`, or with no completed checkpoint in between; one
     more failure fails the pipeline."""
+    same_error_max: int | None = 2
+    """The same error of a function or of the data, raised as often as this with no completed checkpoint in between,
+    fails the pipeline: another attempt would meet the same record. `None` leaves it to `restarts_max`."""
     restart_window: float | timedelta = 600.0
     restart_delay: float | timedelta = 0.2
     """Doubles from failure to failure, up to `restart_delay_max`."""
@@ -100,6 +103,7 @@ class Settings:
             _ms("restart_window", self.restart_window),
             _ms("restart_delay", self.restart_delay),
             _ms("restart_delay_max", self.restart_delay_max),
+            self.same_error_max,
         )
         fall_back = FallBack.ALLOW_DUPLICATES if self.allow_output_twice else FallBack.SAFE
         return SupervisorSettings(

@@ -72,3 +72,17 @@ def test_a_long_row_of_failures_builds_no_enormous_number() -> None:
 def test_settings_that_cannot_work_are_refused(changes: dict[str, int], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         RestartPolicy(**changes)
+
+
+def test_the_same_error_again_ends_it_early() -> None:
+    policy = RestartPolicy(repeats_max=2)
+    assert isinstance(decide_restart((5,), policy, 5, None, repeats=1), RestartAfter)
+    assert decide_restart((5, 9), policy, 9, None, repeats=2) == GiveUp(
+        "the same error was raised twice, and no checkpoint completed in between"
+    )
+    assert isinstance(decide_restart((5, 9), RestartPolicy(), 9, None, repeats=2), RestartAfter)
+
+
+def test_a_limit_of_repeats_below_one_is_refused() -> None:
+    with pytest.raises(OptionError, match="repeats_max is 0"):
+        RestartPolicy(repeats_max=0)

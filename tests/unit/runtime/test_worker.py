@@ -567,10 +567,8 @@ class TestFailures:
             bench.end(sender)
         bench.work()
         (frame,) = to_coordinator(bench.transport, FailedFrame)
-        assert frame.error.startswith(
-            f"UserCodeError: operator 'map', subtask 1 of 2: {what} raised ValueError: {what} is broken"
-        )
-        assert "fake_ports.py, line " in frame.error
+        assert frame.error.startswith(f"operator 'map', subtask 1 of 2: {what} raised ValueError: {what} is broken")
+        assert "fake_ports.py:" in frame.error
         assert (frame.worker, frame.subtask) == (WorkerId(1), MAP_1)
         assert isinstance(bench.worker.failure, UserCodeError)
         assert isinstance(bench.worker.failure.__cause__, ValueError)
@@ -636,7 +634,7 @@ class TestFailures:
         bench = Bench(join(Seen())).started()
         bench.worker.deliver(CreditFrame(GENERATION, bench.channel(MAP, WRITE), 1, MIB))
         (frame,) = bench.transport.of(FailedFrame)
-        assert frame.error.startswith("ProtocolViolation: credit above the window")
+        assert frame.error.startswith("credit above the window")
         assert frame.subtask == MAP_1
         assert isinstance(bench.worker.failure, ProtocolViolation)
 
@@ -653,7 +651,7 @@ class TestFailures:
         seen = Seen()
         again = Bench(join(seen), store=bench.store, manifest=manifest).started()
         (frame,) = again.transport.of(FailedFrame)
-        assert frame.error.startswith("RestoreError: map[1] cannot be restored from checkpoint 1:")
+        assert frame.error.startswith("map[1] cannot be restored from checkpoint 1:")
         assert frame.subtask == MAP_1
         assert isinstance(again.worker.failure, RestoreError)
         assert ("on_restored", []) not in seen.log

@@ -1,0 +1,83 @@
+"""Errors of user code: the user's own line, through libraries, and from one process to another."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock import CollectSink, ListSource, Pipeline, UserCodeError
+from penstock.errors import DataError, JobFailed, OptionError, PenstockError, is_repeatable
+from penstock.ids import Generation, OperatorName, SubtaskId, WorkerId
+from penstock.runtime.failures import error_of, failed_frame
+from penstock.testing import run
+from penstock.user_code import raised_at, user_code_error
+
+
+def broken(row: dict[str, Any]) -> Any:
+    return json.loads(row["text"])
+
+
+def failure_of(call: Any, *arguments: Any) -> Exception:
+    try:
+        call(*arguments)
+    except Exception as error:
+        return error
+    raise AssertionError("it did not fail")
+
+
+def test_the_line_is_the_innermost_one_of_the_user_and_not_of_the_library() -> None:
+    at = raised_at(failure_of(broken, {"text": "{"}))
+    assert "test_user_code.py:" in at and at.endswith("in broken")
+
+
+def test_without_a_line_of_the_user_it_is_that_of_the_library() -> None:
+    error = failure_of(json.loads, "{")
+    error.__traceback__ = error.__traceback__.tb_next  # type: ignore[union-attr]
+    assert "decoder.py:" in raised_at(error)
+
+
+def test_an_exception_that_was_never_raised_has_no_line() -> None:
+    assert str(user_code_error("it", ValueError("no"))) == "it raised ValueError: no"
+
+
+@pytest.mark.parametrize(
+    ("error", "may_pass"),
+    [(KeyError("x"), False), (ConnectionResetError(), True), (TimeoutError(), True), (MemoryError(), True)],
+)
+def test_what_lies_outside_the_program_may_pass(error: Exception, may_pass: bool) -> None:
+    made = user_code_error("it", error)
+    assert made.may_pass is may_pass
+    assert is_repeatable(made) is not may_pass
+
+
+WORKER = Generation(2), WorkerId(1)
+SUBTASK = SubtaskId(OperatorName("enrich"), 0)
+
+
+def test_an_error_of_user_code_is_the_same_in_the_driver() -> None:
+    raised = user_code_error("operator 'enrich': process", failure_of(broken, {"text": "{"}))
+    error = error_of(failed_frame(*WORKER, raised, SUBTASK))
+    assert isinstance(error, UserCodeError)
+    assert str(error) == str(raised)
+    assert "in broken" in error.traceback and "decoder.py" in error.traceback
+
+
+@pytest.mark.parametrize("kind", [OptionError, DataError])
+def test_errors_of_penstock_keep_their_kind(kind: type[PenstockError]) -> None:
+    assert type(error_of(failed_frame(*WORKER, kind("no"), SUBTASK))) is kind
+
+
+def test_a_bug_is_told_whole() -> None:
+    error = error_of(failed_frame(*WORKER, failure_of(broken, {}), SUBTASK))
+    assert type(error) is JobFailed
+    assert str(error).startswith("enrich[0] on worker 1: Traceback")
+    assert "KeyError: 'text'" in str(error)
+
+
+def test_a_pipeline_names_the_line_of_the_user() -> None:
+    pipeline = Pipeline("p")
+    pipeline.source(ListSource([{"text": "{"}])).map(broken, as_="rows", name="parse").sink(CollectSink())
+    with pytest.raises(UserCodeError, match=r"operator 'parse', .*JSONDecodeError.*test_user_code.py:\d+ in broken"):
+        run(pipeline, restarts=0)
