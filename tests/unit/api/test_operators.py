@@ -363,5 +363,6 @@ def test_a_long_string() -> None:
         lambda s: s.key_by("k").count().with_column("k", lambda batch: pc.utf8_length(batch["k"])),
         ListSource([{"k": "x" * 100_000_000}, {"k": "y"}]),
         parallelism=2,
+        seconds=280,
     )
     assert {row["k"]: row["count"] for row in rows} == {100_000_000: 1, 1: 1}
