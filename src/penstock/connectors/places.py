@@ -15,6 +15,7 @@ import errno
 import os
 import re
 import urllib.parse
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -23,6 +24,15 @@ import pyarrow.fs
 from penstock.errors import PipelineError, StorageError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """By which a change of a file is noticed."""
+
+    size: int
+    modified_ns: int
+    """0 where the file system does not say."""
 
 
 class Place(Protocol):
@@ -36,6 +46,14 @@ class Place(Protocol):
 
     def files(self, below: str = "") -> list[str]:
         """The names of all files, in no order; none if there is no such directory."""
+        ...
+
+    def stamps(self) -> dict[str, Stamp]:
+        """The names of all files, with their sizes and times."""
+        ...
+
+    def stamp(self, name: str) -> Stamp | None:
+        """That of one file, or None if there is none."""
         ...
 
     def open(self, name: str) -> Any:
@@ -120,6 +138,17 @@ class LocalPlace:
             found += [name if relative == "." else f"{relative}/{name}" for name in names]
         return found
 
+    def stamps(self) -> dict[str, Stamp]:
+        found = {name: self.stamp(name) for name in self.files()}
+        return {name: stamp for name, stamp in found.items() if stamp is not None}
+
+    def stamp(self, name: str) -> Stamp | None:
+        try:
+            status = os.stat(os.path.join(self.root, name))
+        except FileNotFoundError:
+            return None
+        return Stamp(status.st_size, status.st_mtime_ns)
+
     def open(self, name: str) -> Any:
         return open(os.path.join(self.root, name), "rb")
 
@@ -193,6 +222,10 @@ class _Directory:
                 raise
 
 
+def _stamp_of(info: Any) -> Stamp:
+    return Stamp(int(info.size or 0), int(info.mtime_ns or 0))
+
+
 class RemotePlace:
     """A directory of any file system that pyarrow.fs or fsspec opens."""
 
@@ -208,11 +241,22 @@ class RemotePlace:
         return bool(self._info(self._root).type == pa.fs.FileType.File)
 
     def files(self, below: str = "") -> list[str]:
-        directory = f"{self._root}/{below}" if below else self._root
+        return [self._relative(info.path) for info in self._infos(f"{self._root}/{below}" if below else self._root)]
+
+    def _infos(self, directory: str) -> list[Any]:
         selector = pa.fs.FileSelector(directory, allow_not_found=True, recursive=True)
-        found = [info.path for info in self._filesystem.get_file_info(selector) if info.type == pa.fs.FileType.File]
+        return [info for info in self._filesystem.get_file_info(selector) if info.type == pa.fs.FileType.File]
+
+    def _relative(self, path: str) -> str:
         # Some file systems answer with a slash in front, and some without.
-        return [path.lstrip("/").removeprefix(self._root.lstrip("/")).lstrip("/") for path in found]
+        return path.lstrip("/").removeprefix(self._root.lstrip("/")).lstrip("/")
+
+    def stamps(self) -> dict[str, Stamp]:
+        return {self._relative(info.path): _stamp_of(info) for info in self._infos(self._root)}
+
+    def stamp(self, name: str) -> Stamp | None:
+        info = self._info(f"{self._root}/{name}")
+        return _stamp_of(info) if info.type == pa.fs.FileType.File else None
 
     def open(self, name: str) -> Any:
         return self._filesystem.open_input_file(f"{self._root}/{name}")

@@ -17,6 +17,7 @@ import pyarrow as pa
 from penstock.api.operator import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
 from penstock.columnar.gather import owned
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
+from penstock.errors import DataError
 from penstock.ids import NO_CHECKPOINT, CheckpointId, OperatorName
 from penstock.protocol.manifest import SplitState
 from penstock.runtime.event_clocks import EventClocks
@@ -109,7 +110,8 @@ class SourceStage:
             self.discover(names, now_ms)
             return
         self._listings_failed += 1
-        if self._listings_failed > LISTINGS_FAILED_MAX:
+        if self._listings_failed > LISTINGS_FAILED_MAX or isinstance(names, DataError):
+            # What is wrong with the data does not pass.
             raise names
         what = f"source '{self.operator}', subtask {self.index}"
         tries = f"{self._listings_failed} of {LISTINGS_FAILED_MAX}"

@@ -206,15 +206,14 @@ def test_an_unknown_format() -> None:
         FileSource("/tmp", format="xml")  # type: ignore[arg-type]
 
 
-def test_of_many_files_only_a_few_are_open(tmp_path: Path) -> None:
-    for number in range(30):
-        write(tmp_path / f"{number:02}.parquet", 10 * number, 10)
-    source = pickle.loads(pickle.dumps(FileSource(tmp_path)))
-    readers = [source.open(split, None) for split in source.splits()]
-    given_up = [reader for reader in readers if reader.read(1) is None]
-    assert len(given_up) == 30 - files._OPEN_MAX
-    readers[0].close()
-    assert given_up[0].read(1) is not None
+def test_a_reader_that_is_paused_holds_no_file_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", 0, 10)
+    source = FileSource(tmp_path)
+    reader = source.open("a.parquet", None)
+    assert read(reader, 4, 4) == [0, 1, 2, 3]
+    reader.pause()
+    assert reader._pieces is None and reader._rest is None  # type: ignore[attr-defined]
+    assert read(reader, 100) == [4, 5, 6, 7, 8, 9]
 
 
 @pytest.mark.parametrize("format", FORMATS)
