@@ -423,7 +423,7 @@ class _Drawing:
         used = {number for step in self.steps for number in step.inputs}
         for number, step in list(enumerate(self.steps)):
             name = f"sink{number}"
-            if step.kind in UNSETTLED or step.kind == "window":
+            if step.kind in (*UNSETTLED, "window", "held"):
                 # Its records are needed to judge the rest.
                 self._add(Step("fuzz_sink", name, (number,)))
             elif number not in used or self.chance(0.1):
