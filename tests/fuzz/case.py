@@ -159,7 +159,7 @@ class _Drawing:
         columns = self._columns()
         self.timed = self.chance(0.5)
         self.step_ms = r.choice([10, 100, 1000])
-        self.disorder_ms = r.choice([0, 0, 5, 50]) * self.step_ms
+        self.disorder_ms = r.choice([0, 0, 2, 10]) * self.step_ms
         self.sources = r.choice([1, 1, 2, 3])
         typed = {"lane": pa.string(), "seq": pa.int64(), "life": pa.int8(), "v": pa.int64()}
         typed |= {name: kinds.kind_of(text).type for name, text in columns.items()}
@@ -395,7 +395,7 @@ class _Drawing:
 
     def _draw_window(self, number: int, name: str) -> None:
         r = self.random
-        if self.chance(0.3):
+        if self.chance(0.5):
             # Records that are in hand hold event time back.
             self._draw_map_async(number, name)
             number, name = len(self.steps) - 1, f"op{len(self.steps)}"
