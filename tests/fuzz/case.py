@@ -159,7 +159,7 @@ class _Drawing:
         columns = self._columns()
         self.timed = self.chance(0.5)
         self.step_ms = r.choice([10, 100, 1000])
-        self.disorder_ms = r.choice([0, 0, 5, 50]) * self.step_ms
+        self.disorder_ms = r.choice([0, 0, 2, 10]) * self.step_ms
         self.sources = r.choice([1, 1, 2, 3])
         typed = {"lane": pa.string(), "seq": pa.int64(), "life": pa.int8(), "v": pa.int64()}
         typed |= {name: kinds.kind_of(text).type for name, text in columns.items()}
@@ -191,7 +191,7 @@ class _Drawing:
             faults=self._faults(),
             policy=self._policy(),
             worker=self._worker(),
-            patience=r.choice([1.0, 0.5, 0.1]),
+            patience=r.choice([1.0, 0.5, 0.2]),
             speed=r.choice([0.5, 0.1, 0.03]),
             max_parallelism=self.max_parallelism,
         )
@@ -395,7 +395,7 @@ class _Drawing:
 
     def _draw_window(self, number: int, name: str) -> None:
         r = self.random
-        if self.chance(0.3):
+        if self.chance(0.5):
             # Records that are in hand hold event time back.
             self._draw_map_async(number, name)
             number, name = len(self.steps) - 1, f"op{len(self.steps)}"
@@ -423,7 +423,7 @@ class _Drawing:
         used = {number for step in self.steps for number in step.inputs}
         for number, step in list(enumerate(self.steps)):
             name = f"sink{number}"
-            if step.kind in UNSETTLED or step.kind == "window":
+            if step.kind in (*UNSETTLED, "window", "held"):
                 # Its records are needed to judge the rest.
                 self._add(Step("fuzz_sink", name, (number,)))
             elif number not in used or self.chance(0.1):
@@ -447,7 +447,7 @@ class _Drawing:
     def _lives(self) -> tuple[Life, ...]:
         r = self.random
         lives, parallelism = [], r.randint(1, 4)
-        count = r.choice([1, 1, 2, 2, 3, 4])
+        count = r.choice([1, 1, 2, 2, 3])
         for number in range(count):
             if number and self.chance(0.6):
                 parallelism = r.randint(1, 4)
@@ -463,7 +463,7 @@ class _Drawing:
             if step.kind == "source":
                 for split in range(step.options["splits"]):
                     for life in range(lives):
-                        most = 3 if step.name.startswith("rules") else r.choice([5, 20, 40])
+                        most = 3 if step.name.startswith("rules") else r.choice([3, 10, 30])
                         rows[step.name, split, life] = r.randint(1 if self.timed else 0, most)
         return rows
 
@@ -490,7 +490,7 @@ class _Drawing:
     def _policy(self) -> dict[str, Any]:
         r = self.random
         return {
-            "interval_ms": r.choice([3, 10, 30, 60]),
+            "interval_ms": r.choice([5, 20, 60]),
             "pause_ms_min": r.choice([0, 0, 5]),
             "mode": r.choice(_MODES),
             "alignment_timeout_ms": r.choice([0, 2, 10]),
@@ -504,7 +504,7 @@ class _Drawing:
             "window_bytes_min": [200],
             "queue_ms_target": [0, 10],
             "output_bytes_max": [300, 2_000, 1 << 20],
-            "slice_rows_max": [1, 5, 40, 131_072],
+            "slice_rows_max": [2, 10, 131_072],
             "source_rows_max": [3, 20, 65_536],
             "inline_bytes_max": [0, 2_000, 4 << 20],
             "segment_bytes": [200, 4 << 20],

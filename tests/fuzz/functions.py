@@ -206,7 +206,7 @@ class Held(KeyedFunction):
         context.set_timer(context.now_ms() + delay_ms)
 
     def on_timer(self, key: tuple[Any, ...], at_ms: int, context: Any) -> Any:
-        touch(self.name)
+        touch(self.name, is_timer=True)
         rows = list(self.held.get())
         self.held.clear()
         if self.way == "periodic":

@@ -22,6 +22,8 @@ from tests.fuzz.world import World
 Scope = tuple[str, ...] | None
 
 _SHOWN = 3
+HELD_MS_MAX = 30
+"""Records that are held back for longer may still be held when nothing moves any more."""
 
 
 class Judge:
@@ -42,7 +44,7 @@ class Judge:
             if step.is_sink:
                 yield from self._judge_sink(step)
         for number, step in enumerate(self.case.steps):
-            if step.kind == "window":
+            if step.kind in ("window", "held"):
                 yield from self._judge_progress(number, step)
 
     # --- what came out ---
@@ -121,10 +123,13 @@ class Judge:
                     yield f"{sink.name}: {wrong}"
 
     def key_columns(self, number: int) -> frozenset[str]:
-        """Columns in which the two zeros are one, because keyed state has given them back."""
+        """Columns in which the two zeros are one: keys, and dictionaries, which Arrow itself takes for equal then."""
         step = self.case.steps[number]
         if step.kind == "source":
-            return frozenset()
+            types = self.shapes[number].columns.items()
+            return frozenset(
+                name for name, kind in types if pa.types.is_dictionary(kind) and pa.types.is_floating(kind.value_type)
+            )
         keys = frozenset(column for key in step.key for column in key)
         if step.kind not in ("aggregate", "window", "held", "reduce"):
             keys = frozenset()
@@ -201,35 +206,40 @@ class Judge:
     def is_rescaled(self, step: Step) -> bool:
         return self.declared(step) is None and len({life.parallelism for life in self.case.lives}) > 1
 
-    # --- event time ---
+    # --- time ---
 
     def _judge_progress(self, number: int, step: Step) -> Iterator[str]:
-        """A pipeline that was drained when all had been read has emitted the windows that were complete."""
-        sink = self.sink_of(number)
-        size = round(step.options["size"] * models.ticks_per_ms(self.shapes[number].columns["window_start"]))
+        """A pipeline that is drained when nothing moves any more has emitted all that was due."""
+        sink, keys = self.sink_of(number), self.key_columns(number)
+        written = self.world.published.get(sink.name, [])
         for life, plan in enumerate(self.case.lives):
             if plan.ending != "drain" or plan.at_turn is not None:
                 continue
-            reached = self._reached(number, life)
-            if reached is None:
-                continue
-            ended = [end for end in self.ends if end < life]
-            given = [row for row in self.rows(step.inputs[0]) if row["life"] <= life]
-            due = [
-                row
-                for row in models.windows(step, given, self.shapes[step.inputs[0]], self.ends)
-                if row["window_start"] + size <= reached
-            ]
-            keys = self.key_columns(number)
-            written = self.world.published.get(sink.name, [])
+            due = self._windows_due(number, step, life) if step.kind == "window" else self._held_due(step, life)
             emitted = Counter(
                 _frozen(row, keys) for each in written if each.life <= life for row in plain_rows(each.batch)
             )
             missing = Counter(_frozen(row, keys) for row in due) - emitted
             if missing:
-                after = f", after it had ended in life {ended[-1]}" if ended else ""
+                ended = [end for end in self.ends if end < life]
+                after = f", after the input had ended in life {ended[-1]}" if ended else ""
                 some = [dict(row) for row in list(missing)[:_SHOWN]]
-                yield f"{step.name} has not emitted {len(missing)} complete windows in life {life}{after}: {some}"
+                yield f"{step.name} has not emitted {len(missing)} rows that were due in life {life}{after}: {some}"
+
+    def _given(self, step: Step, life: int) -> list[Plain]:
+        return [row for row in self.rows(step.inputs[0]) if row["life"] <= life]
+
+    def _held_due(self, step: Step, life: int) -> list[Plain]:
+        if step.options["delay_ms"] > HELD_MS_MAX:
+            return []
+        return models.model(step, [self._given(step, life)], [], self.ends)
+
+    def _windows_due(self, number: int, step: Step, life: int) -> list[Plain]:
+        reached = self._reached(number, life)
+        if reached is None:
+            return []
+        made = models.windows(step, self._given(step, life), self.shapes[step.inputs[0]], self.ends)
+        return [row for row in made if row["window_end"] <= reached]
 
     def _reached(self, number: int, life: int) -> int | None:
         """Where event time must be, in ticks of the column; None if a split had nothing new in this life."""

@@ -209,7 +209,7 @@ def _verify_reduce(
     kept = [name for name in rows[0] if name != "v" and name not in step.key[0]]
     for row in made:
         newest = names.get((row["lane"], row["seq"]))
-        if newest is None or any(frozen(row[name]) != frozen(newest[name]) for name in kept):
+        if newest is None or any(frozen(row[name], is_key=True) != frozen(newest[name], is_key=True) for name in kept):
             yield f"{row} is not made from any record"
             return
     if not made:

@@ -119,7 +119,6 @@ class _Turns:
         self._life = life
         self._world = world
         self._count = 0
-        self._exhausted_at_ms: int | None = None
         self.is_over = False
 
     def __call__(self) -> bool:
@@ -137,9 +136,4 @@ class _Turns:
     def _is_time(self) -> bool:
         if self._life.at_turn is not None:
             return self._count >= self._life.at_turn
-        now_ms = self._world.schedule.now_ms()
-        if not self._world.is_exhausted:
-            self._exhausted_at_ms = None
-        elif self._exhausted_at_ms is None:
-            self._exhausted_at_ms = now_ms
-        return self._exhausted_at_ms is not None and now_ms >= self._exhausted_at_ms + _QUIET_MS
+        return self._world.is_quiet(_QUIET_MS)

@@ -93,7 +93,7 @@ def _without_step(case: Case, number: int) -> Case | None:
     for place, other in enumerate(case.steps):
         inputs = tuple(step.inputs[0] if given == number else given for given in other.inputs)
         steps[place] = replace(other, inputs=inputs)
-    if step.kind in UNSETTLED or step.kind == "window":
+    if step.kind in (*UNSETTLED, "window", "held"):
         # Its own sink goes with it, unless it is all that is left of the output.
         sinks = [place for place, other in steps.items() if other.is_sink and case.steps[place].inputs == (number,)]
         if any(other.is_sink and place not in sinks for place, other in steps.items()):

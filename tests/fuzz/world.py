@@ -79,6 +79,8 @@ class World:
     calls: Counter[str] = field(default_factory=Counter)
     durable: dict[str, int] = field(default_factory=dict)
     positions: dict[tuple[str, int], int] = field(default_factory=dict)
+    busy_at_ms: int = 0
+    """When somebody last worked on records, or did not want any."""
     committed: dict[str, int] = field(default_factory=dict)
     _names: int = 0
 
@@ -112,9 +114,12 @@ class World:
     def visible(self, source: str, split: int) -> list[pa.RecordBatch]:
         return [batch for life, batch in self.input[source, split] if life <= self.life]
 
+    def is_quiet(self, ms: int) -> bool:
+        """Whether everything that there is to read has been read, and nobody has worked on records for a while."""
+        return self._is_exhausted and not self.jobs and self.schedule.now_ms() >= self.busy_at_ms + ms
+
     @property
-    def is_exhausted(self) -> bool:
-        """Whether everything that there is to read has been read by somebody."""
+    def _is_exhausted(self) -> bool:
         return all(
             self.positions.get(place, 0) >= sum(batch.num_rows for batch in self.visible(*place))
             for place in self.input
@@ -132,9 +137,12 @@ def current() -> World:
     return _WORLDS[-1]
 
 
-def touch(operator: str) -> None:
+def touch(operator: str, *, is_timer: bool = False) -> None:
     """Called by every function of a pipeline, whenever it is called."""
-    if current().due(operator, "raise"):
+    world = current()
+    if not is_timer:
+        world.busy_at_ms = world.schedule.now_ms()
+    if world.due(operator, "raise"):
         raise PlannedError(f"planned for {operator}")
 
 
@@ -191,7 +199,7 @@ class _FuzzReader(SplitReader):
 
     def read(self, rows_max: int) -> Any:
         world = current()
-        touch(self._source)
+        touch(self._source, is_timer=True)
         passed = 0
         for batch in world.visible(self._source, self._split):
             if passed + batch.num_rows > self._position:
@@ -201,6 +209,7 @@ class _FuzzReader(SplitReader):
                 piece = batch.slice(self._position - passed, rows)
                 self._position += piece.num_rows
                 world.positions[self._source, self._split] = self._position
+                world.busy_at_ms = world.schedule.now_ms()
                 return piece
             passed += batch.num_rows
         return END_OF_SPLIT if world.is_bounded else None
@@ -238,7 +247,10 @@ class _FuzzWriter(SinkWriter):
     @property
     def wants_input(self) -> bool:
         world = current()
-        return world.schedule.random.random() < world.is_patient
+        is_willing = world.schedule.random.random() < world.is_patient
+        if not is_willing:
+            world.busy_at_ms = world.schedule.now_ms()
+        return is_willing
 
     def write(self, batch: pa.RecordBatch) -> None:
         touch(self._sink)
