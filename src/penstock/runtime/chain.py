@@ -135,7 +135,11 @@ class OperatorChain:
 
     @property
     def wants_input(self) -> bool:
-        return all(operator.wants_input for operator in self._operators)
+        # Asked of every subtask on every turn of the mailbox: a loop, because `all` makes a generator each time.
+        for operator in self._operators:
+            if not operator.wants_input:
+                return False
+        return True
 
     @property
     def is_idle(self) -> bool:

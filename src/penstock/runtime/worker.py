@@ -281,7 +281,12 @@ class Worker:
 
     @property
     def can_work(self) -> bool:
-        return not self.has_stopped and any(subtask.can_work for subtask in self._order)
+        if self.has_stopped:
+            return False
+        for subtask in self._order:
+            if subtask.can_work:
+                return True
+        return False
 
     @property
     def turn_us(self) -> int:
@@ -307,8 +312,9 @@ class Worker:
         return None if self.has_stopped else self._services.timers.next_at_ms
 
     def fire_timers(self) -> None:
-        if not self.has_stopped:
-            self._guard(None, self._services.timers.fire)
+        timers = self._services.timers
+        if not self.has_stopped and timers.is_due:
+            self._guard(None, timers.fire)
 
     def fail(self, error: Exception) -> None:
         """End because of something that happened outside: a connection that broke."""
