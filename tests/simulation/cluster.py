@@ -164,7 +164,7 @@ class Cluster:
         driver = self.driver
         if driver.drained:
             self.tell("stopped with a savepoint, and started again from it")
-        elif driver.misfit is not None and isinstance(driver.supervisor.error, driver.misfit.refusals):
+        elif driver.misfit is not None and isinstance(driver.supervisor.error, RestoreError):
             self.tell(f"the changed pipeline was refused: {driver.supervisor.error}")
             self.refusals += 1
         elif driver.supervisor.phase is Phase.FAILED and self._may_give_up(driver):
