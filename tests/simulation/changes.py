@@ -22,7 +22,7 @@ class Change(ABC):
 
     name: str
     is_found_by_workers = False
-    """Whether it takes the code of operators to see that the pipeline does not fit: its workers start, and open them."""
+    """Whether it takes the code of operators to see that the pipeline does not fit: its workers start."""
 
     @abstractmethod
     def applies_to(self, graph: Graph) -> bool: ...

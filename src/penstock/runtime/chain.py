@@ -135,11 +135,7 @@ class OperatorChain:
 
     @property
     def wants_input(self) -> bool:
-        # Asked of every subtask on every turn of the mailbox: a loop, because `all` makes a generator each time.
-        for operator in self._operators:
-            if not operator.wants_input:
-                return False
-        return True
+        return all(operator.wants_input for operator in self._operators)
 
     @property
     def is_idle(self) -> bool:

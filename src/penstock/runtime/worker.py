@@ -281,12 +281,7 @@ class Worker:
 
     @property
     def can_work(self) -> bool:
-        if self.has_stopped:
-            return False
-        for subtask in self._order:
-            if subtask.can_work:
-                return True
-        return False
+        return not self.has_stopped and any(subtask.can_work for subtask in self._order)
 
     @property
     def turn_us(self) -> int:
