@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from tests.simulation.calls import Call, ProcessKilled
+from tests.simulation.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -16,6 +17,44 @@ T = TypeVar("T")
 
 THREADS = 4
 """As in `ThreadBackground`."""
+
+
+class VirtualCondition:
+    """A `threading.Condition` in virtual time, for work that waits for other work in the background of one process.
+
+    Work waits only for work that hangs, and while any does, all that begins has a thread.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._waiting: list[Call] = []
+        self.waits = 0
+        """How many waits have come to a good end."""
+
+    def __enter__(self) -> None:
+        """Only one call runs at a time."""
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
+        if predicate():
+            return True
+        call = self._scheduler.hangs.current
+        until_us = self._scheduler.now_us + int(1e6 * timeout)
+        while call is not None and not predicate() and self._scheduler.now_us < until_us:
+            self._waiting.append(call)
+            call.hang(until_us - self._scheduler.now_us)
+            if call in self._waiting:
+                self._waiting.remove(call)
+        self.waits += predicate()
+        return predicate()
+
+    def notify_all(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            # As it is now: it may have gone on by itself when its turn comes.
+            self._scheduler.after(1, call.resume)
 
 
 class SimulatedBackground:
@@ -85,5 +124,14 @@ class SimulatedBackground:
             process.scheduler.hangs.abandon(call)
         elif process.scheduler.hangs.run(call):
             over()
-        elif call.hangs_us is not None:
-            process.scheduler.after(call.hangs_us, lambda: self._go_on(call, over))
+        else:
+            pause = call.pauses
+
+            def resume() -> None:
+                # Once: its time may come after somebody has woken it, or the other way round.
+                if call.pauses == pause and not call.is_over:
+                    self._go_on(call, over)
+
+            call.resume = resume
+            if call.hangs_us is not None:
+                process.scheduler.after(call.hangs_us, resume)

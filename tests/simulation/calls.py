@@ -39,6 +39,9 @@ class Call:
         self._is_abandoned = False
         self.is_over = False
         self.hangs_us: int | None = 0
+        self.pauses = 0
+        self.resume: Callable[[], None] = lambda: None
+        """Lets it go on where it hangs now, before its time."""
 
     def run(self) -> None:
         """Let it run until it is over or hangs; returns then."""
@@ -51,6 +54,7 @@ class Call:
     def hang(self, for_us: int | None) -> None:
         """Called from inside: stop here until `run` is called again."""
         self.hangs_us = for_us
+        self.pauses += 1
         self._paused.release()
         self._go.acquire()
         if self._is_abandoned:
@@ -104,6 +108,11 @@ class Hangs:
         hang = self._planned.popleft()
         self.for_ever += hang.for_us is None
         call.hang(hang.for_us)
+
+    @property
+    def current(self) -> Call | None:
+        """The call that runs now; None if it has no thread."""
+        return self._current
 
     def run(self, call: Call) -> bool:
         """Run a call on: True if it is over, False if it hangs."""

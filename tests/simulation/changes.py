@@ -10,9 +10,8 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 
 from penstock.api.graph import Graph, Link
-from penstock.errors import JobFailed, RestoreError
 from penstock.ids import OperatorName
-from penstock.protocol.manifest import Manifest, Partitioning, committables_of
+from penstock.protocol.manifest import Manifest, Partitioning, StateKind, committables_of
 from tests.simulation.operators import Check
 from tests.simulation.topologies import Load
 from tests.simulation.world import World
@@ -23,12 +22,7 @@ class Change(ABC):
 
     name: str
     is_found_by_workers = False
-    """Whether it takes the code of operators to see that the pipeline does not fit: the driver gives up then."""
-
-    @property
-    def refusals(self) -> tuple[type[Exception], ...]:
-        """How a driver may end whose pipeline does not fit."""
-        return (RestoreError, JobFailed) if self.is_found_by_workers else (RestoreError,)
+    """Whether it takes the code of operators to see that the pipeline does not fit: its workers start."""
 
     @abstractmethod
     def applies_to(self, graph: Graph) -> bool: ...
@@ -49,8 +43,10 @@ def _edges_in_flight(manifest: Manifest) -> set[tuple[str, str]]:
     return {(edge.upstream, edge.downstream) for edge in edges}
 
 
-def _with_state(manifest: Manifest) -> set[str]:
-    return {piece.operator for report in manifest.reports for piece in report.states}
+def _with_state(manifest: Manifest, *kinds: StateKind) -> set[str]:
+    """The operators that have state of these kinds; without any, of all kinds."""
+    pieces = [piece for report in manifest.reports for piece in report.states]
+    return {piece.operator for piece in pieces if piece.kind in (kinds or StateKind)}
 
 
 class RenamedSink(Change):
@@ -82,7 +78,8 @@ class OtherKey(Change):
 
     def fits(self, graph: Graph, manifest: Manifest, is_committed: bool) -> bool | None:
         keyed = {(link.upstream, link.downstream) for link in self._keyed(graph)}
-        has_state = {operator for _, operator in keyed} & _with_state(manifest)
+        # Every subtask has all of its broadcast state, whatever its records are keyed by.
+        has_state = {operator for _, operator in keyed} & _with_state(manifest, StateKind.KEYED, StateKind.LIST)
         return False if keyed & _edges_in_flight(manifest) or has_state else None
 
     def graph(self, graph: Graph, world: World) -> Graph:
@@ -145,13 +142,15 @@ class AddedOperator(Change):
 
 class OtherSchema(Change):
     name = "another schema of a state"
+    VERSIONED = frozenset({"first", "second", "count"})
+    """The operators whose state depends on `Load.state_version`."""
     is_found_by_workers = True
 
     def applies_to(self, graph: Graph) -> bool:
-        return any(node.name == "first" for node in graph.nodes)
+        return any(node.name in self.VERSIONED for node in graph.nodes)
 
     def fits(self, graph: Graph, manifest: Manifest, is_committed: bool) -> bool | None:
-        return False if "first" in _with_state(manifest) else None
+        return False if self.VERSIONED & _with_state(manifest) else None
 
     def load(self, load: Load) -> Load:
         return replace(load, state_version=2)

@@ -15,7 +15,7 @@ from penstock.protocol.barrier import Barrier
 from penstock.protocol.claims import Void
 from penstock.protocol.manifest import Manifest, SubtaskReport
 from penstock.protocol.manifest_codec import decode_manifest_or_void
-from penstock.runtime.frames import FailedFrame, Frame
+from penstock.runtime.frames import FailedFrame
 from penstock.runtime.items import Captured
 from penstock.runtime.supervisor import Phase
 from penstock.storage import paths
@@ -51,7 +51,7 @@ class Cluster:
         # Channels, and with them barriers, grow with the square of the parallelism.
         self._events_max = 150_000 * max(1, scenario.load.parallelism // 3) ** 2
         self.network = Network(self.scheduler, random.Random(f"network {scenario.seed}"), scenario.network_us)
-        self.network.on_frame.append(self._look_at)
+        self.network.on_frame[FailedFrame].append(self._look_at)
         self.disk = Disk(self.scheduler, random.Random(f"disk {scenario.seed}"))
         self.disk.on_created = self._on_created
         self._load = dataclasses.replace(scenario.load, splits=scenario.load.source_splits)
@@ -164,7 +164,7 @@ class Cluster:
         driver = self.driver
         if driver.drained:
             self.tell("stopped with a savepoint, and started again from it")
-        elif driver.misfit is not None and isinstance(driver.supervisor.error, driver.misfit.refusals):
+        elif driver.misfit is not None and isinstance(driver.supervisor.error, RestoreError):
             self.tell(f"the changed pipeline was refused: {driver.supervisor.error}")
             self.refusals += 1
         elif driver.supervisor.phase is Phase.FAILED and self._may_give_up(driver):
@@ -205,9 +205,7 @@ class Cluster:
     def has_refused(self) -> bool:
         return isinstance(self.driver.supervisor.error, NoReadableCheckpoint)
 
-    def _look_at(self, frame: Frame) -> None:
-        if not isinstance(frame, FailedFrame):
-            return
+    def _look_at(self, frame: FailedFrame) -> None:
         self.crashes += 1
         self.tell(f"worker {frame.worker} fails: {frame.error}")
         driver, failure = self._failure_of(frame)

@@ -14,6 +14,7 @@ from penstock.runtime.committers import Committers
 from penstock.runtime.frames import Frame
 from penstock.runtime.supervisor import Supervisor
 from penstock.runtime.worker import Worker
+from tests.simulation.background import VirtualCondition
 from tests.simulation.changes import Change
 from tests.simulation.disk import DiskView
 from tests.simulation.process import Process
@@ -36,12 +37,18 @@ class Driver:
         network = cluster.network
         network.register(number, COORDINATOR, self.process)
         graph = cluster.topology.graph
-        committers = {node.name: node.sink.committer() for node in graph.nodes if node.sink is not None}
+        committers = Committers(
+            {node.name: node.sink.committer() for node in graph.nodes if node.sink is not None},
+            self.process,  # type: ignore[arg-type]
+            commit_wait_ms=cluster.scenario.commit_wait_ms,
+            sweep_wait_ms=cluster.scenario.supervisor.claim_ms_max,
+        )
+        self.turns = VirtualCondition(cluster.scheduler)
+        committers._changed = self.turns  # type: ignore[assignment]
         self.supervisor = Supervisor(
             cluster.plan,
             cluster.scenario.supervisor,
-            # Nobody can wait in virtual time: a call that finds another one under way is tried again.
-            Committers(committers, self.process, commit_wait_ms=0, sweep_wait_ms=0),  # type: ignore[arg-type]
+            committers,
             self,
             self.process,
             network.port_of(number, self.process),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.ids import WorkerId
@@ -180,6 +181,10 @@ class Faults:
         cluster = self.cluster
         if not driver.process.is_alive or cluster.is_changed:
             return
+        if not cluster.manifests:
+            # To a start from nothing every pipeline fits.
+            self.add([replace(fault, after_checkpoints=1)])
+            return
         driver.process.kill()
         cluster.crashes += 1
         for pairs in driver.workers.values():
@@ -187,7 +192,7 @@ class Faults:
                 silently(process)()
 
         def start() -> None:
-            if not cluster.manifests or cluster.is_rotten:
+            if cluster.is_rotten:
                 cluster.start_driver(driver.number)
                 return
             manifest = cluster.manifests[-1]

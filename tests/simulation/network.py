@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 from penstock.ids import WorkerId
 from penstock.runtime.frames import Frame
@@ -21,7 +23,8 @@ class Network:
         self._processes: dict[tuple[int, WorkerId], Process] = {}
         self._last_us: dict[tuple[int, WorkerId], int] = {}
         self._cut_until_us: dict[tuple[str, WorkerId], int] = {}
-        self.on_frame: list[Callable[[Frame], None]] = []
+        self.on_frame: defaultdict[type[Frame], list[Callable[[Any], None]]] = defaultdict(list)
+        """Listeners to each kind of frame: there are many frames, and few kinds that matter."""
         self.frames = 0
 
     def register(self, driver: int, address: WorkerId, process: Process) -> None:
@@ -41,18 +44,21 @@ class Network:
         if not sender.is_alive:
             return
         self.frames += 1
-        for listener in self.on_frame:
+        for listener in self.on_frame[type(frame)]:
             listener(frame)
         link = (id(sender), to)
         at_us = sender.elapsed_us + self._least_us + int(self._rng.random() * self._spread_us)
-        at_us = max(at_us, self._last_us.get(link, 0), self._cut_until_us.get((sender.name, to), 0))
+        at_us = max(at_us, self._last_us.get(link, 0))
+        if self._cut_until_us:
+            at_us = max(at_us, self._cut_until_us.get((sender.name, to), 0))
         self._last_us[link] = at_us
-        self._scheduler.at(at_us, lambda: self._arrive(driver, to, frame))
 
-    def _arrive(self, driver: int, to: WorkerId, frame: Frame) -> None:
-        process = self._processes.get((driver, to))
-        if process is not None:
-            process.post(frame)
+        def arrive() -> None:
+            process = self._processes.get((driver, to))
+            if process is not None:
+                process.post(frame)
+
+        self._scheduler.at(at_us, arrive)
 
 
 class Port:

@@ -86,9 +86,15 @@ class KeyedOperator(Operator):
 class Count(KeyedOperator):
     """Counts the records of each key in columnar state, and passes them on."""
 
+    def __init__(self, world: World, us: int = 0, state_version: int = 1) -> None:
+        super().__init__(world, us)
+        self.state_version = state_version
+        """Another version asks for another state."""
+
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self.counts: Any = context.keyed.aggregate("counts", ["k"], [Aggregate("count", None, "n")])
+        kept = Aggregate("count", None, "n") if self.state_version == 1 else Aggregate("sum", "v", "n")
+        self.counts: Any = context.keyed.aggregate("counts", ["k"], [kept])
 
     def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         self.check_owned(batch)

@@ -59,7 +59,7 @@ class Process:
         return self.now_us()
 
     def now_ms(self) -> int:
-        return self.now_us() // 1000
+        return (self.scheduler.now_us + self._spent_us + self._offset_us) // 1000
 
     def wall_ms(self) -> int:
         return 1_800_000_000_000 + self.elapsed_us // 1000

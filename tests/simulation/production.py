@@ -134,7 +134,7 @@ def async_unordered(world: World, load: Load) -> Topology:
     counted = build.then(
         build.then(called, "key", lambda: KeyBy(modulo(KEYS))).key_by("k"),
         "count",
-        lambda: Count(world, load.slow_us // 4),
+        lambda: Count(world, load.slow_us // 4, load.state_version),
         load.parallelism + 1,
     )
     build.finish(counted.rebalance())

@@ -79,6 +79,8 @@ class Scenario:
     supervisor: SupervisorSettings
     network_us: tuple[int, int]
     background_us: tuple[int, int]
+    commit_wait_ms: int = 50
+    """For how long a commit waits for the call before it."""
     faults: list[Fault] = field(default_factory=list)
     rescales: list[int] = field(default_factory=list)
     """The parallelisms that the pipeline goes through, one for each rescale."""
@@ -167,6 +169,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         restore=RestoreOptions(FallBack.ALLOW_DUPLICATES if rotten and rng.random() < 0.5 else FallBack.SAFE),
         silence_ms_max=30,
         start_ms_max=5_000,
+        claim_ms_max=300,
     )
     window = rng.choice([200, 400, 1024])
     worker = WorkerSettings(
@@ -191,7 +194,10 @@ def draw(seed: int, only: str | None = None) -> Scenario:
     network = rng.choice([(5, 40), (20, 800)])
     background = rng.choice([(20, 200), (100, 3000)])
     workers = rng.randint(1, 3)
-    return Scenario(seed, topology, load, workers, worker, supervisor, network, background, faults, rescales, lives)
+    wait_ms = rng.choice([0, 10, 100])
+    return Scenario(
+        seed, topology, load, workers, worker, supervisor, network, background, wait_ms, faults, rescales, lives
+    )
 
 
 _HEAVY = {"multi_input": 2.0, "union": 2.0, "keyed_different": 1.5, "pipeline": 1.5, "timers": 1.3, "keyed": 1.3}

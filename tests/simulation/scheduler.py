@@ -23,7 +23,7 @@ class Scheduler:
 
     def at(self, at_us: int, call: Callable[[], None]) -> None:
         self._count += 1
-        heapq.heappush(self._heap, (max(at_us, self.now_us), self._count, call))
+        heapq.heappush(self._heap, (at_us if at_us > self.now_us else self.now_us, self._count, call))
 
     def after(self, delay_us: int, call: Callable[[], None]) -> None:
         self.at(self.now_us + delay_us, call)

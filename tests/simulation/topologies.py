@@ -117,7 +117,7 @@ def pipeline(world: World, load: Load) -> Topology:
     build.add("widen", lambda: Check(world, load.slow_us // 8), ("global", R, 0), parallelism=p + 1)
     build.add("double", lambda: Check(world), ("widen", S, 0), parallelism=2 * p)
     build.add("key", lambda: KeyBy(modulo(KEYS)), ("double", S, 0), parallelism=p + 1)
-    build.add("count", lambda: Count(world, load.slow_us // 8), ("key", H, 0))
+    build.add("count", lambda: Count(world, load.slow_us // 8, load.state_version), ("key", H, 0))
     build.add("spread", lambda: Check(world), ("count", Partitioning.RESCALE, 0), parallelism=max(p + 1, 3 * p // 2))
     build.add("fragile", lambda: Check(world, load.slow_us // 4, "map"), ("spread", S, 0))
     build.sink("fragile", F)
@@ -129,7 +129,9 @@ def keyed(world: World, load: Load) -> Topology:
     build = Build(world, load)
     source = build.source("source")
     build.add("key", lambda: KeyBy(modulo(KEYS)), ("source", F, 0))
-    build.add("count", lambda: Count(world, load.slow_us), ("key", H, 0), parallelism=load.parallelism + 1)
+    build.add(
+        "count", lambda: Count(world, load.slow_us, load.state_version), ("key", H, 0), parallelism=load.parallelism + 1
+    )
     build.add("fragile", lambda: Check(world, place="map"), ("count", R, 0))
     build.sink("fragile")
     return Topology(build.graph(), source.numbers(), True, {OperatorName("count"): source.numbers()})
@@ -152,7 +154,12 @@ def part_empty(world: World, load: Load) -> Topology:
     build = Build(world, load)
     source = build.source("source")
     build.add("key", lambda: KeyBy(lambda numbers: numbers * 0 + 7), ("source", R, 0))
-    build.add("count", lambda: Count(world, load.slow_us // 2), ("key", H, 0), parallelism=load.parallelism + 2)
+    build.add(
+        "count",
+        lambda: Count(world, load.slow_us // 2, load.state_version),
+        ("key", H, 0),
+        parallelism=load.parallelism + 2,
+    )
     build.add("fragile", lambda: Check(world, place="map"), ("count", R, 0))
     build.sink("fragile")
     return Topology(build.graph(), source.numbers(), True)
@@ -179,7 +186,7 @@ def union(world: World, load: Load) -> Topology:
     for name in ("a", "b", "c"):
         build.add(f"key-{name}", lambda: KeyBy(modulo(KEYS)), (name, F, 0))
     inputs = [("key-a", H, 0), ("key-b", H, 0), ("key-c", H, 0)]
-    build.add("count", lambda: Count(world, load.slow_us // 3), *inputs)
+    build.add("count", lambda: Count(world, load.slow_us // 3, load.state_version), *inputs)
     build.add("fragile", lambda: Check(world, place="map"), ("count", S, 0))
     build.sink("fragile")
     three_times = np.repeat(source.numbers(), 3)

@@ -24,6 +24,10 @@ class Timers:
     def next_at_ms(self) -> int | None:
         return self._heap[0][0] if self._heap else None
 
+    @property
+    def is_due(self) -> bool:
+        return bool(self._heap) and self._heap[0][0] <= self._clock.now_ms()
+
     def fire(self) -> None:
         """Call what is due now; what these callbacks set for now waits for the next time."""
         now = self._clock.now_ms()

@@ -306,8 +306,9 @@ class Worker:
         return None if self.has_stopped else self._services.timers.next_at_ms
 
     def fire_timers(self) -> None:
-        if not self.has_stopped:
-            self._guard(None, self._services.timers.fire)
+        timers = self._services.timers
+        if not self.has_stopped and timers.is_due:
+            self._guard(None, timers.fire)
 
     def fail(self, error: Exception) -> None:
         """End because of something that happened outside: a connection that broke."""

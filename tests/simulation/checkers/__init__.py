@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.runtime.frames import AcknowledgeFrame
 from tests.simulation.checkers.base import Checker
 from tests.simulation.checkers.bounds import Bounds, Files
 from tests.simulation.checkers.cuts import Cuts, Drained, TakesStock
@@ -34,12 +35,12 @@ def attach(cluster: Cluster) -> list[Checker]:
     checkers = [kind(cluster) for kind in CHECKERS]
     moments = {
         "on_manifest": cluster.on_manifest,
-        "on_frame": cluster.network.on_frame,
+        "on_acknowledge": cluster.network.on_frame[AcknowledgeFrame],
         "on_launch": cluster.on_launch,
         "on_commit": cluster.world.on_commit,
     }
     for name, listeners in moments.items():
-        # Only those that have something to say: frames are many.
+        # Only those that have something to say.
         listeners += [  # type: ignore[operator]
             getattr(checker, name) for checker in checkers if name in type(checker).__dict__
         ]

@@ -6,7 +6,7 @@ from collections import Counter
 
 from penstock.ids import Generation
 from penstock.protocol.manifest import Manifest
-from penstock.runtime.frames import Frame
+from penstock.runtime.frames import AcknowledgeFrame
 from tests.simulation.cluster import Cluster
 from tests.simulation.driver import Driver
 from tests.simulation.world import CommitEvent
@@ -21,8 +21,8 @@ class Checker:
     def on_manifest(self, manifest: Manifest) -> None:
         """A checkpoint has become durable; `cluster.manifests` has those before it."""
 
-    def on_frame(self, frame: Frame) -> None:
-        """Somebody sends a frame."""
+    def on_acknowledge(self, frame: AcknowledgeFrame) -> None:
+        """A subtask acknowledges a checkpoint."""
 
     def on_launch(self, driver: Driver, generation: Generation, manifest: Manifest | None) -> None:
         """A driver has taken the directory over, and starts workers from a checkpoint."""

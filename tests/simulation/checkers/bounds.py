@@ -6,7 +6,7 @@ from collections import Counter
 
 from penstock.protocol.manifest import Manifest, blobs_of
 from penstock.protocol.manifest_codec import decode_manifest_or_void
-from penstock.runtime.frames import AcknowledgeFrame, Frame
+from penstock.runtime.frames import AcknowledgeFrame
 from penstock.runtime.items import BatchItem
 from penstock.runtime.worker import Worker
 from penstock.storage import paths
@@ -25,10 +25,8 @@ class Bounds(Checker):
             if worker.generation == manifest.generation and not has_begun_another:
                 self._check_released(worker)
 
-    def on_frame(self, frame: Frame) -> None:
+    def on_acknowledge(self, frame: AcknowledgeFrame) -> None:
         """Whatever goes beyond the bound is given up before anybody else has his turn."""
-        if not isinstance(frame, AcknowledgeFrame):
-            return
         for _, worker in self.cluster.driver.live_workers():
             if worker.captured_bytes > self.cluster.scenario.worker.capture_bytes_max:
                 self.violation(f"I7 bounds: worker {worker.worker} holds {worker.captured_bytes} captured bytes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.errors import IncompatibleCheckpoint
 from penstock.ids import Generation, SubtaskId
 from penstock.protocol.manifest import Manifest, blobs_of
 from penstock.storage import paths
@@ -50,17 +51,17 @@ class Refusals(Checker):
     """A pipeline that does not fit its checkpoint is refused before anything has started."""
 
     def on_launch(self, driver: Driver, generation: Generation, manifest: Manifest | None) -> None:
-        if driver.misfit is not None and not driver.misfit.is_found_by_workers:
+        if driver.misfit is None:
+            return
+        if not driver.misfit.is_found_by_workers:
             self.violation(f"a pipeline that had changed ({driver.misfit.name}) was started from {manifest!r:.60}")
+        if isinstance(driver.supervisor.error, IncompatibleCheckpoint):
+            self.violation(f"a pipeline that had changed ({driver.misfit.name}) was refused, and started again")
 
     def on_manifest(self, manifest: Manifest) -> None:
         misfit = self.cluster.driver.misfit
         if misfit is not None:
             self.violation(f"a pipeline that had changed ({misfit.name}) completed checkpoint {manifest.checkpoint}")
-
-
-BUSY_WORKERS_LIVE = False
-"""Whether a worker whose mailbox is busy for longer than the silence limit counts as alive."""
 
 
 class Patience(Checker):
@@ -71,5 +72,5 @@ class Patience(Checker):
     def on_launch(self, driver: Driver, generation: Generation, manifest: Manifest | None) -> None:
         happened = self.cluster.faults.happened
         was_only_busy = FaultKind.BUSY_WORKER in happened and happened <= self.HARMLESS
-        if BUSY_WORKERS_LIVE and was_only_busy and driver.supervisor.restarts:
+        if was_only_busy and driver.supervisor.restarts:
             self.violation(f"a worker was busy, and the pipeline restarted: {driver.supervisor.error}")
