@@ -99,7 +99,7 @@ class Kept(Runner):
 def test_whoever_closes_ends_calls_that_are_stuck() -> None:
     runner = Kept()
     pool = Pool(1, lambda: runner, "p")
-    job = _Job(pa.record_batch({"n": [1]}), 0, is_unkeyed=True)
+    job = _Job(pa.record_batch({"n": [1]}), 0, True)
     pool.submit(job)
     assert runner.is_running.wait(HANG_S)
     pool.close()
@@ -114,7 +114,7 @@ def test_a_runner_that_is_made_while_the_operator_closes_is_closed_too() -> None
         return runner
 
     pool = Pool(1, make, "p")
-    pool.submit(_Job(pa.record_batch({"n": [1]}), 0, is_unkeyed=True))
+    pool.submit(_Job(pa.record_batch({"n": [1]}), 0, True))
     pool.close()
     may_be_made.set()
     assert runner.is_closed.wait(HANG_S)
@@ -123,8 +123,7 @@ def test_a_runner_that_is_made_while_the_operator_closes_is_closed_too() -> None
 class Context:
     """The context of an operator, whose callbacks are called by hand."""
 
-    operator, subtask, parallelism = "slow", 0, 1
-    key: tuple[str, ...] = ()
+    operator, subtask, parallelism, key = "slow", 0, 1, ()
 
     def __init__(self) -> None:
         self.state: list[pa.RecordBatch] = []
