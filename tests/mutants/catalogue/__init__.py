@@ -8,11 +8,13 @@ feature is off, and recovered buffers without a bound (004).
 from __future__ import annotations
 
 from tests.mutants.catalogue import (
+    columns,
     connectors,
     coordination,
     files,
     functions,
     inputs,
+    liveness,
     outputs,
     ownership,
     recovery,
@@ -36,4 +38,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *takeovers.MUTANTS,
     *sinks.MUTANTS,
     *files.MUTANTS,
+    *liveness.MUTANTS,
+    *columns.MUTANTS,
 )

@@ -5,6 +5,12 @@ from __future__ import annotations
 from tests.mutants.mutant import OWN, Mutant
 
 _FILES = "connectors/files.py"
+_STAGE = "runtime/source_stage.py"
+_STAGE_TESTS = (
+    "tests/unit/connectors/test_files.py",
+    "tests/unit/connectors/test_files_in_event_time.py",
+    "tests/unit/runtime/test_source_stage.py",
+)
 
 
 def _mutant(name: str, old: str, new: str, why: str) -> Mutant:
@@ -58,8 +64,8 @@ MUTANTS = (
     ),
     _mutant(
         "Each worker lists the files of a bounded source for itself",
-        "            self._listing = list(self.splits())\n        return {",
-        "            self._listing = None\n        return {",
+        "            self._listing = list(self.splits())\n        return dict",
+        "            self._listing = None\n        return dict",
         "I9: a file that is added meanwhile is there for one worker and not for another.",
     ),
     _mutant(
@@ -87,17 +93,15 @@ MUTANTS = (
         "Files that nobody asked for are read.",
     ),
     # --- how many at a time ---
-    _mutant(
-        "A file that was read counts as open",
-        "            pieces.close()\n        self.source.has_read(self)\n",
-        "            pieces.close()\n",
-        "Behind the first few files the source stands still for ever.",
-    ),
-    _mutant(
+    Mutant(
         "All files of a source are open at a time",
-        "len(self._reading) >= _OPEN_MAX:",
-        "len(self._reading) >= 1 << 20:",
+        OWN,
+        _STAGE,
+        "        if len(self._awake) > _AWAKE_MAX:\n",
+        "        if len(self._awake) > 1 << 20:\n",
         "A directory of thousands exhausts the file descriptors.",
+        seeds=0,
+        tests=_STAGE_TESTS,
     ),
     # --- what is in them ---
     _mutant(
@@ -114,8 +118,8 @@ MUTANTS = (
     ),
     _mutant(
         "The last line of a file needs its end",
-        "            if not more:\n                break\n",
-        '            if not more:\n                return b""\n',
+        '        return b"".join(parts)\n\n\nclass _JsonReader',
+        '        return b"".join(parts) if parts and parts[-1].endswith(b"\\n") else b""\n\n\nclass _JsonReader',
         "The last record is lost where the writer did not end its line.",
     ),
     _mutant(

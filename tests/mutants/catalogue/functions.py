@@ -1,4 +1,4 @@
-"""Defects of `map_async` and of timers. The simulator has neither: tests must notice these."""
+"""Defects of `map_async`, of timers and of state with a time to live. Their own tests must notice these."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from tests.mutants.mutant import OWN, Mutant
 
 _ASYNC = "api/async_operator.py"
 _TIMERS = "api/timers.py"
+_EXPIRING = "api/expiring.py"
 
 
 def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
     tests = {
         _ASYNC: ("tests/unit/api/test_map_async_in_hand.py", "tests/unit/api/test_map_async.py"),
-        _TIMERS: ("tests/unit/api/test_functions.py", "tests/unit/api/test_timer_calls.py"),
+        _TIMERS: (
+            "tests/unit/api/test_timer_calls.py",
+            "tests/unit/api/test_timers.py",
+            "tests/unit/api/test_functions.py",
+        ),
+        _EXPIRING: ("tests/unit/api/test_expiring.py",),
     }
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests[file])
 
@@ -21,29 +27,28 @@ MUTANTS = (
     _mutant(
         "A result that waits behind a slower one is not in the state",
         _ASYNC,
-        "self._in_hand.put([job.batch for job in jobs])",
-        "self._in_hand.put([job.batch for job in jobs if not job.done.is_set()])",
+        "self._unkeyed.put([job.batch for job in jobs if job.is_unkeyed])",
+        "self._unkeyed.put([job.batch for job in jobs if job.is_unkeyed and not job.done.is_set()])",
         "I1: it has not been emitted, so after a failure its records are nowhere.",
     ),
     _mutant(
         "A batch that waits for a thread is not in the state",
         _ASYNC,
-        "self._in_hand.put([job.batch for job in jobs])",
-        "self._in_hand.put([job.batch for job in jobs if job.is_started])",
+        "self._unkeyed.put([job.batch for job in jobs if job.is_unkeyed])",
+        "self._unkeyed.put([job.batch for job in jobs if job.is_unkeyed and job.is_started])",
         "I1: sources have passed it, so after a failure its records are nowhere.",
     ),
     _mutant(
         "The last batch in hand stays in the state after its result was emitted",
         _ASYNC,
-        "        self._in_hand.put([job.batch for job in jobs])\n",
-        "        if jobs:\n            self._in_hand.put([job.batch for job in jobs])\n",
+        "        self._unkeyed.put([job.batch for job in jobs if job.is_unkeyed])\n",
+        "        if jobs:\n            self._unkeyed.put([job.batch for job in jobs if job.is_unkeyed])\n",
         "I1: it is downstream and in the state, so after a failure it comes twice.",
     ),
     _mutant(
         "Batches that were in hand are not run again",
         _ASYNC,
-        "        for batch in self._in_hand.get():\n"
-        "            self._line.append(_Job(batch, self.context.now_ms()))\n",
+        "        for batch in self._unkeyed.get():\n            self._take_in_hand(batch, is_unkeyed=True)\n",
         "",
         "I1: they were in the state and nowhere else.",
     ),
@@ -144,51 +149,121 @@ MUTANTS = (
     _mutant(
         "Restored timers wait for the next one that is set",
         _TIMERS,
-        "                self._push(at_ms, key_group, key)\n        self._arm()\n\n    def set",
-        "                self._push(at_ms, key_group, key)\n\n    def set",
+        "                is_over = self._context.begin_slice()\n        self._arm()\n",
+        "                is_over = self._context.begin_slice()\n",
         "A key that gets no more records never hears of its timer.",
     ),
     _mutant(
         "A timer earlier than the one waited for is called with that one",
         _TIMERS,
-        "(self._armed_at_ms is None or self._heap[0][0] < self._armed_at_ms)",
-        "self._armed_at_ms is None",
+        "not (self._armed_at_ms and self._armed_at_ms[-1] <= self._heap[0][0])",
+        "not self._armed_at_ms",
         "It is late by as much as the others are far away.",
     ),
     _mutant(
         "All timers that are due are called in one turn of the mailbox",
         _TIMERS,
-        "self._heap[0][0] <= now_ms and fired < _FIRED_AT_ONCE:",
-        "self._heap[0][0] <= now_ms:",
+        "            if settled == _FIRED_AT_ONCE or is_over():\n                break\n",
+        "",
         "I11: barriers and heartbeats wait for as many calls as there are keys.",
     ),
     _mutant(
         "After a portion of timers nobody comes back for the rest",
         _TIMERS,
-        "            self._fired()\n        self._arm()\n",
-        "            self._fired()\n        if fired < _FIRED_AT_ONCE:\n            self._arm()\n",
+        "call=True)\n            self._arm()\n",
+        "call=True)\n"
+        "            if not self._heap or self._heap[0][0] > self._context.now_ms():\n"
+        "                self._arm()\n",
         "They wait until another timer is set.",
     ),
     _mutant(
         "Output of timers waits for the next batch",
         _TIMERS,
-        "        if fired:\n            self._fired()\n",
+        "        if settled:\n            self._fired()\n",
         "",
         "A key without more input never gets it out.",
     ),
     _mutant(
         "Timers are called at the end although they are to be dropped",
         _TIMERS,
-        "self._settle(*entry, call=fire)",
-        "self._settle(*entry, call=True)",
+        "self._settle_some(until_ms=None, call=fire)",
+        "self._settle_some(until_ms=None, call=True)",
         '`at_end="drop"` would mean nothing.',
     ),
     _mutant(
         "Timers that are dropped at the end stay in the state",
         _TIMERS,
-        "            entry = heapq.heappop(self._heap)\n            self._settle(*entry, call=fire)\n",
-        "            entry = heapq.heappop(self._heap)\n            if fire:\n"
-        "                self._settle(*entry, call=True)\n",
+        "            self._settle_some(until_ms=None, call=fire)\n",
+        "            if fire:\n"
+        "                self._settle_some(until_ms=None, call=True)\n"
+        "            else:\n"
+        "                self._heap.clear()\n",
         "A pipeline that starts again from its end calls them.",
+    ),
+    # --- records in hand that have a key ---
+    _mutant(
+        "Batches in hand that have a key are not in the state",
+        _ASYNC,
+        "self._keyed.put([job.batch for job in jobs if not job.is_unkeyed])",
+        "self._keyed.put([])",
+        "I1: sources have passed them, so after a failure their records are nowhere.",
+    ),
+    _mutant(
+        "Batches in hand that have a key are not run again",
+        _ASYNC,
+        "for batch in () if self._keyed is None else self._keyed.get():",
+        "for batch in ():",
+        "I1: they were in the state and nowhere else.",
+    ),
+    _mutant(
+        "Records in hand are dealt out without regard to their key",
+        _ASYNC,
+        "self._take_in_hand(batch, is_unkeyed=self._keyed is None)",
+        "self._take_in_hand(batch, is_unkeyed=True)",
+        "I9: after a rescale another subtask than the owner of the key has them.",
+    ),
+    # --- a time to live ---
+    _mutant(
+        "A value that has expired stays in the checkpoint",
+        _EXPIRING,
+        "            is_alive = self.exists()\n",
+        "            row = self._state.get()\n            is_alive = row is not None and self._lives(row)\n",
+        "State grows with all keys that there have ever been.",
+    ),
+    _mutant(
+        "A list that has expired stays in the checkpoint",
+        _EXPIRING,
+        "            if not is_alive:\n                self._living()\n",
+        "",
+        "State grows with all keys that there have ever been.",
+    ),
+    _mutant(
+        "An entry that has expired stays in the checkpoint",
+        _EXPIRING,
+        "                is_alive = self.contains_key(user_key)\n",
+        "                is_alive = self._state.contains_key(user_key)\n",
+        "State grows with all keys that there have ever been.",
+    ),
+    _mutant(
+        "Expired state is swept once",
+        _EXPIRING,
+        "            self._context.call_at(max(self._began_ms + self._round_ms, now_ms + _STEP_MS), self._begin)\n"
+        "            return\n",
+        "            return\n",
+        "Keys that come later and never again stay in the state.",
+    ),
+    _mutant(
+        "A sweep looks at all keys in one turn of the mailbox",
+        _EXPIRING,
+        "seen = list(itertools.islice(self._round, _SWEPT_AT_ONCE))",
+        "seen = list(self._round)",
+        "I11: barriers and heartbeats wait for as many looks as there are keys.",
+    ),
+    _mutant(
+        "State that has expired is returned until a sweep comes by",
+        _EXPIRING,
+        "        if row is not None and not self._lives(row):\n            self._state.clear()\n",
+        "        if False:\n            self._state.clear()\n",
+        "A value lives up to half as long again as it was to.",
     ),
 )

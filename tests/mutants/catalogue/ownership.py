@@ -197,17 +197,17 @@ MUTANTS = (
         "Retention deletes the reservation that fences a former owner",
         OWN,
         _RETENTION,
-        "        if first < reservation.checkpoint and reservation.last < horizon.newest:\n",
-        "        if first <= reservation.checkpoint and reservation.last < horizon.newest:\n",
-        "I6: an owner that was asleep for a week still has to run into it.",
+        " and each.checkpoint != horizon.first]",
+        "]",
+        "I6: it is the licence of the current generation, and stands where the former owner's next block would begin.",
         seeds=0,
     ),
     Mutant(
         "Retention deletes the reservation of a block that is not used up",
         OWN,
         _RETENTION,
-        "        if first < reservation.checkpoint and reservation.last < horizon.newest:\n",
-        "        if first < reservation.checkpoint < horizon.newest:\n",
+        "if each.last < horizon.newest and",
+        "if each.checkpoint < horizon.newest and",
         "I6: a takeover would not know of the ids that the former owner has in hand.",
         seeds=0,
     ),
@@ -267,5 +267,200 @@ MUTANTS = (
         "if fall_back is FallBack.SAFE and not has_committing_sinks and candidate.has_committables is not False:",
         "I4: nothing is published twice unless the user allows it.",
         seeds=0,
+    ),
+    # --- licences ---
+    Mutant(
+        "The licence is not read after a reservation was created",
+        OWN,
+        "runtime/coordinator.py",
+        "            if self._is_revoked():\n"
+        "                return OwnershipLost\n"
+        "        except PenstockError as error:\n"
+        "            text = str(error)\n"
+        "            return lambda now: ReservationFailed(",
+        "        except PenstockError as error:\n"
+        "            text = str(error)\n"
+        "            return lambda now: ReservationFailed(",
+        "I6: an owner that was asleep uses ids where the reservation behind its block was deleted.",
+        seeds=0,
+        tests=(
+            "tests/unit/runtime/test_coordinator.py",
+            "tests/unit/runtime/test_second_life.py",
+            "tests/unit/runtime/test_takeover.py",
+        ),
+    ),
+    Mutant(
+        "The licence is not read after a manifest was created",
+        OWN,
+        "runtime/coordinator.py",
+        "            if self._is_revoked():\n"
+        "                return OwnershipLost\n"
+        "        except PenstockError as error:\n"
+        "            text = str(error)\n"
+        "            return lambda now: ManifestFailed(",
+        "        except PenstockError as error:\n"
+        "            text = str(error)\n"
+        "            return lambda now: ManifestFailed(",
+        "I6: an owner that was asleep publishes output in the place of a void marker that was deleted.",
+        seeds=0,
+        tests=(
+            "tests/unit/runtime/test_coordinator.py",
+            "tests/unit/runtime/test_second_life.py",
+            "tests/unit/runtime/test_takeover.py",
+        ),
+    ),
+    Mutant(
+        "The licence is not read after a void marker was created",
+        OWN,
+        "runtime/coordinator.py",
+        "            if self._is_revoked():\n"
+        "                return OwnershipLost\n"
+        "        except PenstockError as error:\n"
+        "            text = str(error)\n"
+        "            return lambda now: VoidFailed(",
+        "        except PenstockError as error:\n"
+        "            text = str(error)\n"
+        "            return lambda now: VoidFailed(",
+        "I6: an owner that was asleep goes on with its next id.",
+        seeds=0,
+        tests=(
+            "tests/unit/runtime/test_coordinator.py",
+            "tests/unit/runtime/test_second_life.py",
+            "tests/unit/runtime/test_takeover.py",
+        ),
+    ),
+    Mutant(
+        "Any reservation in the place of the licence is taken for it",
+        OWN,
+        "runtime/coordinator.py",
+        "        return found is None or decode_reservation(found) != self._licence\n",
+        "        return found is None\n",
+        "I6: a driver that was asleep while it took over may create the file anew, with another token.",
+        seeds=0,
+        tests=(
+            "tests/unit/runtime/test_coordinator.py",
+            "tests/unit/runtime/test_second_life.py",
+            "tests/unit/runtime/test_takeover.py",
+        ),
+    ),
+    Mutant(
+        "Void markers go before the licences of those that they keep out",
+        OWN,
+        "runtime/retire.py",
+        "        *((paths.reserved(licence),) for licence in decision.licences),\n"
+        "        tuple(map(paths.manifest, decision.voids)),\n",
+        "        tuple(map(paths.manifest, decision.voids)),\n"
+        "        *((paths.reserved(licence),) for licence in decision.licences),\n",
+        "I6: a crash in between leaves a former owner with its licence and nothing that stops it.",
+        seeds=0,
+    ),
+    Mutant(
+        "All licences go in one call",
+        OWN,
+        "runtime/retire.py",
+        "        *((paths.reserved(licence),) for licence in decision.licences),\n",
+        "        tuple(map(paths.reserved, decision.licences)),\n",
+        "I6: after a power failure a later one may be gone, and the earlier one be back.",
+        seeds=0,
+    ),
+    Mutant(
+        "Licences go in any order",
+        OWN,
+        _RETENTION,
+        "    return sorted(spent, key=lambda each: each.checkpoint)\n",
+        "    return sorted(spent, key=lambda each: -each.checkpoint)\n",
+        "I6: the licence of a successor is what stops the one before it, and must go after that one's.",
+        seeds=0,
+    ),
+    Mutant(
+        "Void markers go before this generation has completed a checkpoint",
+        OWN,
+        _RETENTION,
+        "    if horizon.newest < horizon.first:\n",
+        "    if horizon.newest < 0:\n",
+        "I6: the licences of generations since the restored checkpoint are still there.",
+        seeds=0,
+    ),
+    Mutant(
+        "Void markers of this generation's own ids go",
+        OWN,
+        _RETENTION,
+        "if each.is_void and each.checkpoint < horizon.first and",
+        "if each.is_void and",
+        "I6: a write of a manifest that hangs may still arrive, and nothing would stop it.",
+        seeds=0,
+    ),
+    Mutant(
+        "A reservation of the driver's own is taken for that of another driver",
+        OWN,
+        _CLAIMS,
+        "    return listing.owner is not None and listing.owner.token != token\n",
+        "    return listing.owner is not None\n",
+        "A driver whose takeover failed in between, or that restarts, ends the pipeline.",
+        seeds=0,
+        tests=(
+            "tests/unit/protocol/test_claims.py",
+            "tests/unit/runtime/test_takeover.py",
+            "tests/unit/runtime/test_supervisor.py",
+        ),
+    ),
+    # --- attempts that are over ---
+    Mutant(
+        "An attempt that is over goes on writing",
+        OWN,
+        "runtime/attempt_store.py",
+        "        if self._is_closed:\n",
+        "        if False:\n",
+        "I6: it gets into the way of the next attempt.",
+        seeds=0,
+    ),
+    Mutant(
+        "The store of an attempt stays open at its end",
+        OWN,
+        "runtime/supervisor.py",
+        "        self.store.close()\n",
+        "",
+        "I6: the attempt gets into the way of the next one.",
+        seeds=0,
+    ),
+    Mutant(
+        "A commit of an older generation is let through",
+        OWN,
+        "runtime/committers.py",
+        "            if generation < self._newest:\n",
+        "            if generation < 0:\n",
+        "I6: it may take effect behind one of a newer generation.",
+        seeds=0,
+        tests=("tests/unit/runtime/test_committers.py", "tests/unit/runtime/test_supervisor.py"),
+    ),
+    Mutant(
+        "Nobody says that a generation has begun to publish",
+        OWN,
+        "runtime/supervisor.py",
+        "            committers.admit(claimed.generation)\n",
+        "",
+        "I6: calls of the generation before are not refused.",
+        seeds=0,
+        tests=("tests/unit/runtime/test_committers.py", "tests/unit/runtime/test_supervisor.py"),
+    ),
+    Mutant(
+        "A committer is called beside a call that is under way",
+        OWN,
+        "runtime/committers.py",
+        "            if sink in self._calls:\n                told",
+        "            if len(self._calls) < 0:\n                told",
+        "I6: two commits of one sink at a time, in any order.",
+        seeds=0,
+        tests=("tests/unit/runtime/test_committers.py", "tests/unit/runtime/test_supervisor.py"),
+    ),
+    Mutant(
+        "A call of a committer that failed never ends",
+        OWN,
+        "runtime/committers.py",
+        "        finally:\n            with self._changed:\n",
+        "        else:\n            with self._changed:\n",
+        "Every further commit waits for it until the pipeline fails.",
+        seeds=0,
+        tests=("tests/unit/runtime/test_committers.py", "tests/unit/runtime/test_supervisor.py"),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import OWN, Mutant
 
+_COMMITTERS = "runtime/committers.py"
 _COORDINATOR = "runtime/coordinator.py"
 _FILE_SINK = "connectors/file_sink.py"
 _PLACES = "connectors/places.py"
@@ -14,8 +15,10 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
     files = (
         "tests/unit/connectors/test_places.py",
         "tests/unit/connectors/test_file_sinks.py",
+        "tests/unit/connectors/test_power_failure.py",
     )
     tests = {
+        _COMMITTERS: ("tests/unit/runtime/test_publish.py", "tests/unit/runtime/test_committers.py"),
         _COORDINATOR: ("tests/unit/runtime/test_publish.py",),
         _FILE_SINK: files,
         _PLACES: files,
@@ -30,17 +33,11 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
 MUTANTS = (
     # --- committing ---
     _mutant(
-        "Output of a sink that the pipeline does not have is passed over",
-        _COORDINATOR,
-        "        if operator not in committers:\n            raise PenstockError(\n",
-        "        if operator not in committers:\n            continue\n            raise PenstockError(\n",
-        "I4: the marker is written, and the output is lost in silence.",
-    ),
-    _mutant(
         "The output of each subtask is committed on its own",
-        _COORDINATOR,
-        "        committers[operator].commit(permit.checkpoint, payloads)",
-        "        for payload in payloads:\n            committers[operator].commit(permit.checkpoint, [payload])",
+        _COMMITTERS,
+        "                self._committers[sink].commit(permit.batch, payloads)\n",
+        "                for payload in payloads:\n"
+        "                    self._committers[sink].commit(permit.batch, [payload])\n",
         "A sink that knows a batch by its number drops the output of all subtasks but one.",
     ),
     _mutant(
@@ -62,14 +59,14 @@ MUTANTS = (
     _mutant(
         "The names of staged files are not synced",
         _PLACES,
-        "        _sync_directory(os.path.dirname(file.name))\n",
+        "        self._settle(os.path.dirname(file.name))\n",
         "",
         "I3: after a power failure the manifest names files that are not there.",
     ),
     _mutant(
         "Published files have their names for the moment only",
         _PLACES,
-        "        _sync_directory(os.path.dirname(target))\n",
+        "        self._settle(os.path.dirname(target))\n",
         "",
         "I4: after a power failure the marker says that they were published, and nobody does it again.",
     ),
@@ -244,5 +241,20 @@ MUTANTS = (
         "                if self._is_closed:\n                    # Nobody waits",
         "                if self._thread is None:\n                    # Nobody waits",
         "User code that is stuck keeps a background thread for ever.",
+    ),
+    # --- the way to the output ---
+    _mutant(
+        "The directories above published files are not synced",
+        _PLACES,
+        "            self._settle_above(path)\n",
+        "",
+        "I4: after a power failure the way to the output is gone, and the marker says that it was published.",
+    ),
+    _mutant(
+        "A directory that was made anew counts as synced",
+        _PLACES,
+        "        if known is None or known.identity != directory.identity:\n",
+        "        if known is None:\n",
+        "I4: after a power failure the output is gone with its directory.",
     ),
 )

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import IncompatibleCheckpoint
 from penstock.ids import CheckpointId, EdgeId, Generation, OperatorName, SubtaskId
-from penstock.protocol.compatibility import check_fits, check_states
+from penstock.protocol.compatibility import EVENT_TIME_COLUMN, check_fits, check_states
 from penstock.protocol.manifest import (
     ChannelSegment,
     Committable,
@@ -83,6 +83,10 @@ def by(*key: str) -> PipelineShape:
     return with_edges(edge(LEFT, Partitioning.HASH, *key), SHAPE.edges[1])
 
 
+def timed(column: str) -> PipelineShape:
+    return with_operator(NOTE, definition=((EVENT_TIME_COLUMN, column),))
+
+
 SWAPPED = with_edges(edge(EdgeId(SIDE, COUNT, 0)), edge(EdgeId(READ, COUNT, 1), Partitioning.HASH, "id"))
 OTHER_RIGHT = with_edges(edge(), edge(RIGHT, Partitioning.HASH, "customer"))
 FULL = checkpoint(state(), POSITIONS, flight(), OUTPUT)
@@ -115,6 +119,11 @@ REFUSED = {
         checkpoint(state(NOTE, StateKind.LIST)),
         with_operator(NOTE, definition=(("column", "seen"),)),
         "of operator 'note', whose column was at and is seen here",
+    ),
+    "event time of a watermark": (
+        checkpoint(report(watermarks=((COUNT, 1_000),)), of=timed("at")),
+        timed("seen"),
+        "has a watermark of operator 'note', whose event-time column was at and is seen here: put it back, or use",
     ),
     "directory of a source": (
         checkpoint(POSITIONS),
@@ -247,6 +256,10 @@ def test_output_is_never_dropped_whatever_the_user_allows() -> None:
 def test_a_sink_whose_output_is_published_may_be_renamed_or_changed() -> None:
     check_fits(checkpoint(OUTPUT), without(OUT), is_committed=True)
     check_fits(checkpoint(OUTPUT), with_operator(OUT, definition=()), is_committed=True)
+
+
+def test_a_clock_that_has_not_begun_speaks_for_no_column() -> None:
+    check_fits(checkpoint(report(watermarks=((COUNT, -(2**63)),)), of=timed("at")), timed("seen"))
 
 
 def test_broadcast_state_does_not_depend_on_how_other_records_are_keyed() -> None:

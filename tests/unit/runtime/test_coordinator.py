@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.connectors.sink import Committer
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StorageError
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId, WorkerId
 from penstock.plan.physical import plan
-from penstock.protocol.claims import Reservation
+from penstock.protocol.claims import Reservation, Void
 from penstock.protocol.commit import CommitPermit, decide_recommit
 from penstock.protocol.coordinator_events import Finish, StopFenced
 from penstock.protocol.coordinator_state import Policy
@@ -72,6 +72,23 @@ class Desk:
             self.endings.append,
         )
 
+    def triggered(self) -> Desk:
+        """The worker is ready, and the first checkpoint has been triggered."""
+        self.coordinator.deliver(ReadyFrame(Generation(4), WorkerId(0)))
+        self.clock.advance(10)
+        self.timers.fire()
+        return self
+
+    def lose_licence_at_next_creation(self) -> None:
+        """As if the driver fell asleep before it, and another one took over and cleared everything away meanwhile."""
+        create = self.store.create
+
+        def asleep(path: str, data: Data) -> bool:
+            self.store.delete(paths.reserved(CheckpointId(7)))
+            return create(path, data)
+
+        self.store.create = asleep  # type: ignore[method-assign]
+
     def complete(self, checkpoint: int) -> None:
         """Let every subtask acknowledge a checkpoint, and the background do what follows."""
         for subtask in sorted(self.coordinator.state.members):
@@ -125,21 +142,37 @@ def test_a_generation_whose_licence_is_gone_acts_on_nothing_that_it_creates(is_a
 
 
 def test_nor_on_a_manifest_that_was_created_while_the_licence_went() -> None:
-    desk = Desk()
-    desk.coordinator.deliver(ReadyFrame(Generation(4), WorkerId(0)))
-    desk.clock.advance(10)
-    desk.timers.fire()
+    desk = Desk().triggered()
     desk.background.run()
-    create = desk.store.create
-
-    def asleep(path: str, data: Data) -> bool:
-        desk.store.delete(paths.reserved(CheckpointId(7)))
-        return create(path, data)
-
-    desk.store.create = asleep  # type: ignore[method-assign]
+    desk.lose_licence_at_next_creation()
     desk.complete(7)
     assert desk.manifests == [7]
     assert desk.transport.of(CompletedFrame) == []
+    assert [isinstance(ending, StopFenced) for ending in desk.endings] == [True]
+
+
+def test_nor_on_a_void_marker_that_was_created_while_the_licence_went() -> None:
+    desk = Desk().triggered()
+    desk.background.run()
+    create = desk.store.create
+
+    def failing(path: str, data: Data) -> bool:
+        desk.store.create = create  # type: ignore[method-assign]
+        desk.lose_licence_at_next_creation()
+        raise StorageError("no route")
+
+    # Nobody knows whether the manifest was written: the checkpoint is declared void before it is given up.
+    desk.store.create = failing  # type: ignore[method-assign]
+    desk.complete(7)
+    assert isinstance(Directory(desk.store).manifest_or_void(CheckpointId(7)), Void)
+    assert [isinstance(ending, StopFenced) for ending in desk.endings] == [True]
+
+
+def test_nor_on_a_reservation_that_was_created_while_the_licence_went() -> None:
+    desk = Desk().triggered()
+    desk.lose_licence_at_next_creation()
+    desk.background.run()
+    assert Directory(desk.store).ids(paths.PathKind.RESERVED) == [8]
     assert [isinstance(ending, StopFenced) for ending in desk.endings] == [True]
 
 

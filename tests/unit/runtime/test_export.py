@@ -12,13 +12,17 @@ import pytest
 from penstock import ListSource, Pipeline
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
 from penstock.errors import CorruptBlob, RestoreError, StorageError
-from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId
+from penstock.ids import CheckpointId, EdgeId, Generation, OperatorName, SubtaskId
 from penstock.protocol.claims import Reservation, Void
 from penstock.protocol.manifest import (
+    ChannelSegment,
     Committable,
+    EdgeShape,
     Manifest,
+    Partitioning,
     PipelineShape,
     Segment,
+    Side,
     StateKind,
     StateSegment,
     SubtaskReport,
@@ -91,8 +95,25 @@ def test_it_is_refused_if_another_driver_takes_over_while_it_is_copied() -> None
         import_checkpoint(store, 1)
 
 
+def test_it_is_refused_if_another_driver_has_removed_its_licence_meanwhile() -> None:
+    class Asleep(MemoryStore):
+        """Falls asleep before the manifest is created: the new owner has completed a checkpoint, and cleared away."""
+
+        def create(self, path: str, data: Data) -> bool:
+            if path == paths.manifest(TWO):
+                self.delete(paths.reserved(TWO))
+            return super().create(path, data)
+
+    store = Asleep()
+    add_checkpoint(store, 1, is_committed=True)
+    with pytest.raises(RestoreError, match="somebody else is starting"):
+        import_checkpoint(store, 1)
+    assert paths.committed(TWO) not in store.blobs
+
+
 COUNT = SubtaskId(OperatorName("count"), 0)
-SHAPE = PipelineShape("totals", 8)
+EDGE = EdgeId(OperatorName("read"), COUNT.chain, 0)
+SHAPE = PipelineShape("totals", 8, edges=(EdgeShape(EDGE, Partitioning.FORWARD, 1, 1),))
 FILE = Committable(OperatorName("out"), 0, b"file")
 
 
@@ -106,14 +127,15 @@ def add_checkpoint(
     is_savepoint: bool = True,
     name: str = "totals",
 ) -> Segment:
-    """A checkpoint with two blobs, the first of which is returned, and perhaps others of earlier ones."""
+    """A checkpoint with a blob of state, which is returned, one of records in flight, and perhaps earlier ones."""
     checkpoint, generation = CheckpointId(number), Generation(1)
     written = [
         write_segments(store, paths.blob(checkpoint, generation, COUNT, kind), [[content]], 0)[0]
         for kind in paths.BlobContent
     ]
-    states = tuple(StateSegment(COUNT.chain, "n", StateKind.LIST, each, 1) for each in (*written, *refers_to))
-    report = SubtaskReport(COUNT, states=states, committables=(FILE,))
+    states = tuple(StateSegment(COUNT.chain, "n", StateKind.LIST, each, 1) for each in (written[0], *refers_to))
+    channels = tuple(ChannelSegment(EDGE, 0, 0, Side.RECEIVER, each, 1) for each in written[1:])
+    report = SubtaskReport(COUNT, states=states, channels=channels, committables=(FILE,))
     manifest = Manifest(checkpoint, generation, replace(SHAPE, name=name), (report,), is_savepoint=is_savepoint)
     assert store.create(paths.manifest(checkpoint), encode_manifest(manifest))
     if is_committed:
@@ -257,6 +279,17 @@ class TestImport:
             del store.blobs[path]
         before = dict(store.blobs)
         with pytest.raises(RestoreError, match=r"checkpoint 1 of .* cannot be restored: .*checkpoints delete DIR 1"):
+            import_checkpoint(store, 1)
+        assert store.blobs == before
+
+    def test_records_in_flight_that_are_damaged_are_refused_too(self) -> None:
+        store = MemoryStore()
+        add_checkpoint(store, 1)
+        ((channel,),) = (report.channels for report in read_manifest(store, ONE).reports)
+        assert channel.segment.path is not None
+        store.blobs[channel.segment.path] = b"x" * len(store.blobs[channel.segment.path])
+        before = dict(store.blobs)
+        with pytest.raises(RestoreError, match="cannot be restored"):
             import_checkpoint(store, 1)
         assert store.blobs == before
 

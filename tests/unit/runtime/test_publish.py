@@ -14,7 +14,8 @@ from penstock.protocol.commit import CommitPermit, decide_recommit
 from penstock.protocol.coordinator_state import Policy
 from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SubtaskReport
 from penstock.protocol.manifest_codec import encode_manifest
-from penstock.runtime.coordinator import Coordinator, publish
+from penstock.runtime.committers import Committers
+from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.frames import ReadyFrame
 from penstock.runtime.takeover import Claimed
 from penstock.runtime.timers import Timers
@@ -57,14 +58,14 @@ def permit() -> CommitPermit:
 
 def test_a_sink_gets_the_output_of_all_its_subtasks_in_one_call() -> None:
     files, table = Noting(), Noting()
-    publish(permit(), {FILES: files, TABLE: table})
+    Committers({FILES: files, TABLE: table}, ManualClock()).publish(permit())
     assert files.calls == [(SEVEN, [b"a", b"b"])]
     assert table.calls == [(SEVEN, [b"t"])]
 
 
 def test_output_of_a_sink_that_the_pipeline_does_not_have_is_an_error_with_the_way_out() -> None:
     with pytest.raises(PenstockError, match=r"checkpoint 7 has output of sink 'table' to publish.*put it back"):
-        publish(permit(), {FILES: Noting()})
+        Committers({FILES: Noting()}, ManualClock()).publish(permit())
 
 
 class Desk:
@@ -78,7 +79,7 @@ class Desk:
             plan(read(Numbers({"a": [1]})), 1, workers=1),
             Claimed(NEW, CheckpointId(8), manifest(), permit()),
             Policy(interval_ms=10),
-            committers,
+            Committers(committers, self.clock),
             self.clock,
             ListTransport(),
             self.background,

@@ -29,6 +29,7 @@ from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Committable, Manifest, SubtaskReport
 from penstock.protocol.manifest_codec import decode_reservation
 from penstock.protocol.restart import RestartPolicy
+from penstock.runtime.committers import Committers
 from penstock.runtime.frames import (
     AcknowledgeFrame,
     BusyFrame,
@@ -806,6 +807,27 @@ class TestHanging:
         driver.acknowledge(driver.triggered()[-1], OUTPUT)
         driver.wait(lambda: len(driver.committer.calls) == 4)
         assert driver.committer.inside_max == 1
+
+
+def test_when_a_generation_has_begun_the_committers_refuse_the_one_before() -> None:
+    driver = Driver(MemoryStore())
+    committers = Committers({WRITE: driver.committer}, driver.clock)
+    driver.supervisor = Supervisor(
+        driver.plan,
+        SETTINGS,
+        committers,
+        driver.gang,
+        driver.clock,
+        driver.transport,
+        driver.background,
+        driver.store,
+    )
+    driver.started().ready().fail()
+    driver.pass_time(500)
+    assert driver.generation == 2
+    with pytest.raises(PenstockError, match="sweep of generation 1 is refused, because generation 2 has begun"):
+        committers.sweep(Generation(1))
+    assert driver.committer.calls == ["sweep 1", "sweep 2"]
 
 
 class TestTwoDrivers:
