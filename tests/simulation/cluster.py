@@ -13,6 +13,7 @@ from penstock.ids import Generation, SubtaskId
 from penstock.plan.physical import plan
 from penstock.protocol.barrier import Barrier
 from penstock.protocol.claims import Void
+from penstock.protocol.coordinator_state import RequestKind
 from penstock.protocol.manifest import Manifest, SubtaskReport
 from penstock.protocol.manifest_codec import decode_manifest_or_void
 from penstock.runtime.frames import FailedFrame
@@ -35,6 +36,7 @@ _PLANNED = (InjectedFailure, DiskFailure, DriverSilent)
 """Failures of workers that a seed plans, and those that follow from what it plans."""
 
 _LIFE_US_MAX = 10_000_000
+_LOOK_US = 20_000
 _AFTERMATH_US = 60_000
 """When all is over, what is still under way gets this long."""
 
@@ -78,6 +80,8 @@ class Cluster:
         self.faults = Faults(self)
         self.drivers = [Driver(self, 0)]
         self.faults.release()
+        self._wanted = set(self.topology.expected.tolist())
+        self._stop_when_done()
 
     # --- the pipeline ---
 
@@ -176,6 +180,16 @@ class Cluster:
             return False
         self.start_driver(0)
         return True
+
+    def _stop_when_done(self) -> None:
+        """Where no source ever ends, stop the pipeline with a savepoint when all is published."""
+        if not self.topology.is_endless:
+            return
+        driver = self.driver
+        if driver.process.is_alive and not driver.supervisor.has_ended and self._wanted <= self.world.visible:
+            self.tell("all is published, and somebody stops the pipeline")
+            driver.process.post(lambda: driver.supervisor.request(RequestKind.DRAIN, lambda result: None))
+        self.scheduler.after(_LOOK_US, self._stop_when_done)
 
     def _may_give_up(self, driver: Driver) -> bool:
         """A committer or store that never answers may end a driver, with an error; the next one has to manage."""

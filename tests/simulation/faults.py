@@ -159,7 +159,7 @@ class Faults:
             candidates = [paths.manifest(cluster.manifests[-1].checkpoint)]
         present = [path for path in candidates if path in cluster.disk.store.list(path)]
         if present:
-            cluster.is_rotten = True
+            cluster.is_rotten = cluster.world.is_rotten = True
             cluster.disk.rot(cluster.rng, present[int(fault.pick * len(present))])
 
     # --- drivers ---

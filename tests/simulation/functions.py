@@ -19,11 +19,15 @@ _COUNT_BITS, _WINDOW_BITS = 12, 12
 
 
 class Stamp(Operator):
-    """Adds the key `k` and the event time `t`: the position in the split, out of order by less than `jitter`."""
+    """Adds the key `k` and the event time `t`: the position in the split, out of order by less than `jitter`.
 
-    def __init__(self, splits: int, jitter: int) -> None:
+    Each split is later than the one before it by `gap`.
+    """
+
+    def __init__(self, splits: int, jitter: int = 0, gap: int = 0) -> None:
         self.splits = splits
         self.jitter = jitter
+        self.gap = gap
 
     def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         numbers = numbers_of(batch)
@@ -31,7 +35,7 @@ class Stamp(Operator):
         emit(pa.RecordBatch.from_arrays(columns, names=["v", "k", "t"]))
 
     def times(self, numbers: Numbers) -> Numbers:
-        times = numbers // self.splits
+        times = numbers // self.splits + numbers % self.splits * self.gap
         return times ^ (self.jitter - 1) if self.jitter else times
 
 

@@ -17,7 +17,7 @@ from tests.simulation.async_calls import simulated
 from tests.simulation.functions import Alarms, Slowly, Stamp, WindowNumbers, windows_of
 from tests.simulation.operators import KEYS, Check, Count, KeyBy, Ordered, kept, modulo
 from tests.simulation.records import Numbers, batch_of, numbers_of
-from tests.simulation.sources import NumberSource
+from tests.simulation.sources import AppearingSource, NumberSource
 from tests.simulation.topologies import TOPOLOGIES, Load, Topology
 from tests.simulation.world import World
 
@@ -61,7 +61,7 @@ class Build:
         return simulated(self.world, made) if is_async else made
 
 
-def _windowed(build: Build, source: NumberSource, jitter: int, size: int, every: int, ends_at: int) -> Topology:
+def _windowed(build: Build, source: NumberSource, stamp: Stamp, size: int, every: int, ends_at: int) -> Topology:
     """The topology of `build`, and the windows that must come out of it: those of each life on their own.
 
     The end of input completes all windows. So the source does not end before the windows that event time alone has
@@ -73,10 +73,11 @@ def _windowed(build: Build, source: NumberSource, jitter: int, size: int, every:
     ends: dict[int, int] = {}
     for first, end in itertools.pairwise(lives):
         numbers = np.arange(source.split_count * first, source.split_count * end)
-        ends = windows_of(numbers, Stamp(source.split_count, jitter).times(numbers), size, every)
+        ends = windows_of(numbers, stamp.times(numbers), size, every)
         expected += ends
     complete = {number for number, end in ends.items() if end <= ends_at}
-    source.may_end = lambda: complete <= world.visible
+    # Back before the end of an earlier life, past a rotten checkpoint, windows of both lives are one.
+    source.may_end = lambda: complete <= world.visible or world.is_rotten
     return Topology(build.graph(), np.array(expected))
 
 
@@ -84,24 +85,74 @@ def tumbling(world: World, load: Load) -> Topology:
     """Windows by the watermarks of the source."""
     build = Build(world, load)
     source = build.source(tick=4)
-    stamped = build.then(build.read(source), "stamp", lambda: Stamp(source.split_count, 0))
+    stamp = Stamp(source.split_count)
+    stamped = build.then(build.read(source), "stamp", lambda: stamp)
     windows = stamped.key_by("k").window(16, on="t", late="error")
     counted = windows.aggregate(n="count", name="windows", parallelism=load.parallelism + 1)
     build.finish(build.then(counted, "numbers", lambda: WindowNumbers(16)).rebalance())
-    return _windowed(build, source, 0, 16, 16, source.last_watermark)
+    return _windowed(build, source, stamp, 16, 16, source.last_watermark)
 
 
 def sliding(world: World, load: Load) -> Topology:
     """Windows that overlap, by the event time of records that are a little out of order, from one split."""
     build = Build(world, load)
     source = build.source(splits=1)
-    stamped = build.then(build.read(source, parallelism=1), "stamp", lambda: Stamp(1, 4), 1)
+    stamp = Stamp(1, jitter=4)
+    stamped = build.then(build.read(source, parallelism=1), "stamp", lambda: stamp, 1)
     timed = stamped.with_event_time("t", max_delay=4, name="event time", parallelism=1)
     slow = build.then(timed.rebalance(), "slow", lambda: Check(world, load.slow_us // 4))
     windows = slow.key_by("k").window(24, every=8, late="error").aggregate(n="count", name="windows")
     build.finish(build.then(windows, "numbers", lambda: WindowNumbers(8)))
     # The newest of all is not the last one: they come in fours, turned round.
-    return _windowed(build, source, 4, 24, 8, (source.count - 4) // 4 * 4 - 1)
+    return _windowed(build, source, stamp, 24, 8, (source.count - 4) // 4 * 4 - 1)
+
+
+_FAR = 256
+"""A gap between splits that is longer than any of them."""
+
+
+def split_times(world: World, load: Load) -> Topology:
+    """Several splits for each subtask, far apart in event time: the slowest one is the watermark."""
+    build = Build(world, load)
+    source = build.source(splits=3 * load.source_splits)
+    stamp = Stamp(source.split_count, gap=_FAR)
+    stamped = build.then(build.read(source), "stamp", lambda: stamp)
+    timed = stamped.with_event_time("t", max_delay=0, name="event time")
+    windows = timed.key_by("k").window(16, late="error")
+    counted = windows.aggregate(n="count", name="windows", parallelism=load.parallelism + 1)
+    build.finish(build.then(counted, "numbers", lambda: WindowNumbers(16)).rebalance())
+    return _windowed(build, source, stamp, 16, 16, source.count - 1)
+
+
+def idle_split(world: World, load: Load) -> Topology:
+    """Two splits: the second one says nothing before the windows of the first are published."""
+    build = Build(world, load)
+    source = build.source(splits=2)
+    stamp = Stamp(2, gap=_FAR)
+    stamped = build.then(build.read(source), "stamp", lambda: stamp)
+    timed = stamped.with_event_time("t", max_delay=0, idle_after=4, name="event time")
+    windows = timed.key_by("k").window(16, late="error").aggregate(n="count", name="windows")
+    build.finish(build.then(windows, "numbers", lambda: WindowNumbers(16)).rebalance())
+    numbers = np.arange(0, 2 * source.count, 2)
+    ends = windows_of(numbers, stamp.times(numbers), 16, 16)
+    before = {number for number, end in ends.items() if end < source.count}
+    source.may_begin = lambda split: split == 0 or before <= world.visible
+    topology = _windowed(build, source, stamp, 16, 16, _FAR + source.count - 1)
+    topology.may_idle = True
+    return topology
+
+
+def appearing(world: World, load: Load) -> Topology:
+    """Splits that appear while the pipeline runs, some of them while it is down."""
+    build = Build(world, load)
+    source = AppearingSource(world, 3 * load.source_splits, load.count, load.rows, load.idle)
+    keyed = build.then(build.read(source), "key", lambda: KeyBy(modulo(KEYS))).key_by("k")
+    counted = build.then(
+        keyed, "count", lambda: Count(world, load.slow_us // 2, load.state_version), load.parallelism + 1
+    )
+    build.finish(counted.rebalance())
+    numbers = source.numbers()
+    return Topology(build.graph(), numbers, True, {"count": numbers}, is_endless=True)  # type: ignore[dict-item]
 
 
 def timers(world: World, load: Load) -> Topology:
@@ -166,5 +217,16 @@ class Mark(Check):
 
 
 SIMULATED: dict[str, Callable[[World, Load], Topology]] = TOPOLOGIES | {
-    build.__name__: build for build in (tumbling, sliding, timers, async_ordered, async_unordered, two_sinks)
+    build.__name__: build
+    for build in (
+        tumbling,
+        sliding,
+        split_times,
+        idle_split,
+        appearing,
+        timers,
+        async_ordered,
+        async_unordered,
+        two_sinks,
+    )
 }

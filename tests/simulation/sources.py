@@ -24,6 +24,7 @@ class NumberSource(Source):
         """Watermarks are multiples of this."""
         self.may_end: Callable[[], bool] = lambda: True
         """An end of input hides much: one that has everything to say may wait until it has been dealt with."""
+        self.may_begin: Callable[[int], bool] = lambda split: True
 
     def splits(self) -> Sequence[str]:
         return [str(split) for split in range(self.split_count)]
@@ -40,6 +41,17 @@ class NumberSource(Source):
         return self.count // self.tick * self.tick
 
 
+class AppearingSource(NumberSource):
+    """Its splits appear one after the other, and there may always be another one: it never ends."""
+
+    splits_may_appear = True
+    EVERY_US = 3_000
+
+    def splits(self) -> Sequence[str]:
+        there = 1 + self.world.scheduler.now_us // self.EVERY_US
+        return super().splits()[:there]
+
+
 class NumberReader(SplitReader):
     def __init__(self, source: NumberSource, split: int, position: int) -> None:
         self.source = source
@@ -50,7 +62,7 @@ class NumberReader(SplitReader):
         source, world = self.source, self.source.world
         if self.position >= source.count:
             return END_OF_SPLIT if source.may_end() else None
-        if world.rng.random() < source.idle or not world.is_pumping:
+        if world.rng.random() < source.idle or not world.is_pumping or not source.may_begin(self.split):
             return None
         rows = min(rows_max, world.rng.randint(1, source.rows), source.count - self.position)
         numbers = np.arange(self.position, self.position + rows) * source.split_count + self.split

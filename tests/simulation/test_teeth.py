@@ -94,6 +94,13 @@ def test_a_call_that_is_abandoned_has_no_effect() -> None:
     assert call.is_over and effects == [] and hangs.for_ever == 1
 
 
+def test_a_commit_of_the_next_generation_waits_for_the_call_under_way_and_goes_on() -> None:
+    scenario = plain("keyed", FaultKind.HANG_COMMIT, FaultKind.KILL_WORKER)
+    cluster = outcome(replace(scenario, commit_wait_ms=2_000))
+    assert cluster.world.violations == []
+    assert cluster.driver.turns.waits > 0
+
+
 # --- the disk ---
 
 
@@ -155,7 +162,20 @@ def test_two_commits_at_a_time_and_commits_out_of_order_are_convicted() -> None:
     assert "took effect after that of 3" in cluster.world.violations[1]
 
 
+<<<<<<< HEAD
 def test_the_end_of_input_as_a_clock_of_a_checkpoint_is_convicted() -> None:
+=======
+def test_a_busy_worker_that_is_taken_for_dead_is_convicted() -> None:
+    def plant(cluster: Cluster) -> None:
+        cluster.driver._pulse_of = lambda worker, process: lambda: None  # type: ignore[method-assign]
+
+    scenario = plain("keyed", FaultKind.BUSY_WORKER)
+    assert outcome(scenario).world.violations == []
+    assert "a worker was busy, and the pipeline restarted" in outcome(scenario, plant).world.violations[0]
+
+
+def test_a_source_at_the_end_of_time_before_the_end_of_its_input_is_convicted() -> None:
+>>>>>>> sim2
     def plant(cluster: Cluster) -> None:
         def look(manifest: Manifest) -> None:
             ended = tuple(

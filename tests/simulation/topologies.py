@@ -66,6 +66,10 @@ class Topology:
     """For each counting operator, the numbers that it must have counted in the end."""
     holding: frozenset[str] = frozenset()
     """Operators whose state holds records on their way, which count as in flight (I1)."""
+    is_endless: bool = False
+    """The sources never end: when all of `expected` is published, somebody stops the pipeline with a savepoint."""
+    may_idle: bool = False
+    """A source may have nothing to say for a while, and event time goes on without it."""
 
 
 class Build:

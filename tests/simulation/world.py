@@ -42,6 +42,7 @@ class World:
         self.on_commit: list[Callable[[CommitEvent], None]] = []
         self.failures: Counter[str] = Counter()
         """How often user code is still to fail at each place."""
+        self.is_rotten = False
         self.busy_us: deque[int] = deque()
         """The next calls of user code that take this long."""
         self.violations: list[str] = []

@@ -35,6 +35,8 @@ class EventClocks(Generic[Part]):
     def open(self, part: Part, now_ms: int, reached: int | None = None, *, may_idle: bool = True) -> None:
         """A part begins, or goes on from the time it had `reached` at the last checkpoint."""
         self._reached[part] = MIN_WATERMARK if reached is None else reached
+        # It may have come furthest before a restart, and have nothing to read ever since.
+        self.newest = max(self.newest, self._reached[part])
         self._active_at_ms[part] = now_ms
         if not may_idle:
             self._never_idle.add(part)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.api.operator import MAX_WATERMARK
+from typing import TypeGuard
+
+from penstock.api.operator import IDLE_WATERMARK, MAX_WATERMARK
 from penstock.ids import SubtaskId
 from penstock.plan.physical import Channel
 from penstock.protocol.manifest import Manifest
@@ -31,7 +33,7 @@ class Watermarks(Checker):
             marks = []
             for channel, clock in zip(channels, sent, strict=True):
                 items = held.get((channel.edge.id, channel.sender.index, channel.receiver.index), [])
-                newest = [item.watermark for item in items if isinstance(item, WatermarkItem)][-1:]
+                newest = [item.watermark for item in items if _is_time(item)][-1:]
                 if newest and newest[0] != clock:
                     self.violation(f"event time: {channel} holds {newest[0]}, and its sender is at {clock}")
                 marks += newest
@@ -42,7 +44,7 @@ class Watermarks(Checker):
             # In a second life it may be ahead: an input that had ended held nothing back.
             is_ahead = clocks[receiver] > min(sent, default=clocks[receiver]) and cluster.lives == 1
             is_behind = clocks[receiver] < min(sent, default=clocks[receiver])
-            if is_open and not marks and not holds_back and (is_ahead or is_behind):
+            if is_open and not marks and not holds_back and not cluster.topology.may_idle and (is_ahead or is_behind):
                 self.violation(
                     f"event time: in checkpoint {manifest.checkpoint} {receiver} is at {clocks[receiver]} and its "
                     f"senders at {min(sent)}, and no watermark is in flight"
@@ -80,6 +82,11 @@ class Watermarks(Checker):
                     f"event time: checkpoint {manifest.checkpoint} holds records on {channel} that are older than "
                     f"{clock}"
                 )
+
+
+def _is_time(item: Captured) -> TypeGuard[WatermarkItem]:
+    """Whether it says how late it is; a sender may also say that it is idle, and stays where it was."""
+    return isinstance(item, WatermarkItem) and item.watermark != IDLE_WATERMARK
 
 
 def _clocks_of(manifest: Manifest) -> dict[SubtaskId, int]:

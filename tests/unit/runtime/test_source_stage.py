@@ -328,6 +328,18 @@ def test_a_split_with_nothing_for_long_holds_nobody_up_until_it_has_a_record() -
     assert advance(reading, 600) == ("a", 7)
 
 
+def test_after_a_restart_with_nothing_more_to_read_the_split_that_came_furthest_has_the_word() -> None:
+    source = Timed({"a": [1], "b": [5, 6]}, is_bounded=False)
+    before = timed(source, idle_after_ms=100)
+    advance(before, 10)
+    advance(before, 20)
+    positions = {split.split: split for split in before.positions()}
+    after = timed(source, positions, idle_after_ms=100)
+    assert advance(after, 500) == (None, IDLE_WATERMARK)
+    assert before.clocks is not None and after.clocks is not None
+    assert after.clocks.newest == before.clocks.newest == 6
+
+
 def test_a_split_with_a_known_end_is_never_idle() -> None:
     source = Timed({"a": [1], "b": [5, 6]}, is_bounded=False)
     source.open = lambda split, offset: BoundedReader(source, split, 0)  # type: ignore[method-assign]
