@@ -162,9 +162,6 @@ def test_two_commits_at_a_time_and_commits_out_of_order_are_convicted() -> None:
     assert "took effect after that of 3" in cluster.world.violations[1]
 
 
-<<<<<<< HEAD
-def test_the_end_of_input_as_a_clock_of_a_checkpoint_is_convicted() -> None:
-=======
 def test_a_busy_worker_that_is_taken_for_dead_is_convicted() -> None:
     def plant(cluster: Cluster) -> None:
         cluster.driver._pulse_of = lambda worker, process: lambda: None  # type: ignore[method-assign]
@@ -174,8 +171,7 @@ def test_a_busy_worker_that_is_taken_for_dead_is_convicted() -> None:
     assert "a worker was busy, and the pipeline restarted" in outcome(scenario, plant).world.violations[0]
 
 
-def test_a_source_at_the_end_of_time_before_the_end_of_its_input_is_convicted() -> None:
->>>>>>> sim2
+def test_the_end_of_input_as_a_clock_of_a_checkpoint_is_convicted() -> None:
     def plant(cluster: Cluster) -> None:
         def look(manifest: Manifest) -> None:
             ended = tuple(
