@@ -6,11 +6,7 @@ from tests.mutants.mutant import OWN, Mutant
 
 _FILES = "connectors/files.py"
 _STAGE = "runtime/source_stage.py"
-_STAGE_TESTS = (
-    "tests/unit/connectors/test_files.py",
-    "tests/unit/connectors/test_files_in_event_time.py",
-    "tests/unit/runtime/test_source_stage.py",
-)
+_STAGE_TESTS = ("tests/unit/runtime/test_source_stage.py", "tests/unit/connectors/test_files.py")
 
 
 def _mutant(name: str, old: str, new: str, why: str) -> Mutant:

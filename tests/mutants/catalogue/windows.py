@@ -17,6 +17,7 @@ _TESTS = (
 _SPLIT_TESTS = (
     "tests/unit/runtime/test_source_stage.py",
     "tests/unit/runtime/test_subtask_clock.py",
+    "tests/unit/runtime/test_gathering.py",
     "tests/unit/connectors/test_files_in_event_time.py",
 )
 

@@ -73,6 +73,18 @@ def test_it_is_refused_if_another_driver_reserves_the_id_first() -> None:
     assert Directory(store).ids(paths.PathKind.MANIFEST) == [ONE]
 
 
+def test_it_is_refused_if_the_reservation_that_was_there_first_has_been_removed_again() -> None:
+    class Removed(MemoryStore):
+        def create(self, path: str, data: Data) -> bool:
+            return path != paths.reserved(TWO) and super().create(path, data)
+
+    store = Removed()
+    add_checkpoint(store, 1)
+    with pytest.raises(RestoreError, match="somebody else is starting"):
+        import_checkpoint(store, 1)
+    assert Directory(store).ids(paths.PathKind.MANIFEST) == [ONE]
+
+
 def test_it_is_refused_if_its_id_turns_out_to_be_in_the_middle_of_another_drivers_block() -> None:
     store = Raced(raced=THREE)
     # The outcome of an id of that block is seen before its reservation is.

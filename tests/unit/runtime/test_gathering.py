@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.api.graph import Graph, Link, Node
-from penstock.api.operator import Emit
+from penstock.api.operator import Emit, OperatorContext
 from penstock.ids import OperatorName
 from penstock.runtime.channel_state import decode_batches
 from penstock.runtime.frames import BarrierFrame, BatchFrame, CreditFrame
@@ -55,6 +55,14 @@ class Noted(Seen):
     def steps(self) -> list[Any]:
         """Each call as a list of its records, each watermark as its number."""
         return [detail for what, detail in self.log if what in ("process", "on_watermark")]
+
+
+class Timed(Noted):
+    """Makes watermarks from the times of its records, so that each channel has a clock."""
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        context.follow_event_time(None)
 
 
 def union(seen: Seen) -> Graph:
@@ -189,6 +197,14 @@ class TestWhichBatches:
             bench.batch(sender, number)
         bench.work()
         assert (seen.steps, seen.inputs) == ([[1, 2], [10, 11]], [0, 1])
+
+    def test_none_of_another_channel_where_each_has_a_clock(self) -> None:
+        seen = Timed()
+        bench = Bench(union(seen)).started()
+        for sender, number in ((MIDDLE, 10), (LEFT, 1), (MIDDLE, 11), (LEFT, 2)):
+            bench.batch(sender, number)
+        bench.work()
+        assert seen.steps == [[10, 11], [1, 2]]
 
     def test_none_behind_a_watermark(self) -> None:
         bench, seen = started()
