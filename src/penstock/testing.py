@@ -393,7 +393,8 @@ class _Local:
     def _raise(self) -> None:
         error = self.supervisor.error
         assert error is not None
-        if isinstance(error, JobFailed) and self.result.failures:
+        failures = self.result.failures
+        if isinstance(error, JobFailed) and failures and str(failures[-1]) in str(error):
             # The worker is in this process, so its own exception is at hand, with all that it carries.
-            raise self.result.failures[-1]
+            raise failures[-1]
         raise error

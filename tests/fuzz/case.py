@@ -192,7 +192,7 @@ class _Drawing:
             policy=self._policy(),
             worker=self._worker(),
             patience=r.choice([1.0, 0.5, 0.2]),
-            speed=r.choice([0.5, 0.1, 0.03]),
+            speed=r.choice([0.5, 0.1, 0.03, 0.03]),
             max_parallelism=self.max_parallelism,
         )
 
@@ -426,6 +426,9 @@ class _Drawing:
             if step.kind in (*UNSETTLED, "window", "held"):
                 # Its records are needed to judge the rest.
                 self._add(Step("fuzz_sink", name, (number,)))
+            elif step.kind == "map_async" and step.is_keyed and self.chance(0.7):
+                # Only an edge with a key keeps the order of its keys through a rescale.
+                self._add(Step("fuzz_sink", name, (number,), step.key))
             elif number not in used or self.chance(0.1):
                 kind = r.choice(["fuzz_sink", "fuzz_sink", "collect_sink", "callable_sink"])
                 if kind == "callable_sink" and self._is_downstream_of_unsettled(number):

@@ -118,7 +118,7 @@ class Judge:
                 yield f"{sink.name} {what} {sum(difference.values())} of {sum(expected.values())} records: {some}"
         if {"lane", "seq"} <= set(shape.columns) and "lane2" not in shape.columns and sink.kind != "callable_sink":
             scope = self.scope_into(sink)
-            if scope is not None and set(scope) <= set(shape.columns):
+            if scope is not None:
                 for wrong in models.out_of_order(found, scope):
                     yield f"{sink.name}: {wrong}"
 
@@ -171,7 +171,9 @@ class Judge:
             return None
         if step.kind == "map_async" and not step.is_keyed and self.is_rescaled(step):
             return None
-        return self.scope_into(step)
+        scope = self.scope_into(step)
+        # Without its columns nobody can tell which records must be in order.
+        return scope if scope is None or set(scope) <= set(self.shapes[number].columns) else None
 
     def keeps_order(self, given: int, step: Step) -> bool:
         """Whether an edge without a key keeps the order of what goes over it."""

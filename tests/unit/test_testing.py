@@ -14,11 +14,16 @@ from penstock import (
     CHECKPOINT,
     CollectSink,
     GeneratorSource,
+    JobFailed,
     ListSource,
     NoReadableCheckpoint,
     Pipeline,
+    Prepared,
+    SinkWriter,
     UserCodeError,
 )
+from penstock.ids import Generation
+from penstock.protocol.coordinator_state import Policy
 from penstock.storage import MemoryStore
 from penstock.testing import Schedule, run
 
@@ -86,6 +91,29 @@ def test_the_error_of_the_pipeline_is_raised_as_it_is() -> None:
     with pytest.raises(UserCodeError, match=r"operator 'broken'.*ValueError: always") as caught:
         run(pipeline, restarts=2)
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+class Full(CollectSink):
+    """Hands over once, and never again."""
+
+    def writer(self, subtask: int, generation: Generation) -> SinkWriter:
+        writer = super().writer(subtask, generation)
+        if generation > 1:
+            writer.prepare = self.failing  # type: ignore[method-assign]
+        return writer
+
+    def failing(self) -> Prepared:
+        def prepare() -> list[bytes]:
+            raise OSError("no space left")
+
+        return prepare
+
+
+def test_an_earlier_failure_is_not_taken_for_the_last_one() -> None:
+    source = GeneratorSource(make, rows=3000, rows_per_second=10_000)
+    policy = Policy(interval_ms=10, backoff_ms=5, failures_tolerable=0)
+    with pytest.raises(JobFailed, match="no space left"):
+        run(sums(source, Full()), crash_after_checkpoints=1, restarts=0, policy=policy)
 
 
 def test_restarts_are_counted_and_bounded() -> None:
