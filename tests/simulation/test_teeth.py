@@ -183,7 +183,7 @@ def test_a_source_at_the_end_of_time_before_the_end_of_its_input_is_convicted() 
         cluster.on_manifest.append(look)
 
     cluster = outcome(plain("keyed"), plant)
-    assert "is at the end of time, and its input has not ended" in cluster.world.violations[0]
+    assert "holds the end of input as a clock" in cluster.world.violations[0]
 
 
 def test_records_in_the_hands_of_map_async_are_taken_stock_of() -> None:
