@@ -92,6 +92,10 @@ class Hangs:
         """Whether work that begins now may have to wait for something that happens later."""
         return bool(self._planned or self._hanging)
 
+    @property
+    def are_under_way(self) -> bool:
+        return bool(self._hanging)
+
     def plan(self, *hangs: Hang) -> None:
         self._planned.extend(hangs)
 

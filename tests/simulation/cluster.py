@@ -77,6 +77,8 @@ class Cluster:
         self.overlaps = 0
         """Checkpoints whose manifest appeared when the next one had begun."""
         self.is_rotten = False
+        self.is_hanging = False
+        """Whether a call was still under way when all was over."""
         self.faults = Faults(self)
         self.drivers = [Driver(self, 0)]
         self.faults.release()
@@ -153,6 +155,7 @@ class Cluster:
                 until_us = self.scheduler.now_us + _AFTERMATH_US
                 self.scheduler.run(lambda: self.scheduler.now_us >= until_us, until_us, self._events_max)
         finally:
+            self.is_hanging = self.scheduler.hangs.are_under_way
             self.scheduler.hangs.close()
 
     def _run_on(self) -> bool:

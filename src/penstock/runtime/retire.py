@@ -6,6 +6,8 @@ before every file of this one is gone for good (I3, I6).
 
 from __future__ import annotations
 
+import threading
+
 from penstock.ids import CheckpointId
 from penstock.protocol.retention import Horizon, decide_retention
 from penstock.runtime.directory import Directory
@@ -65,6 +67,11 @@ class Retirements:
         self._is_under_way = False
         self._is_pausing = False
         self._waiting: Horizon | None = None
+        self._last: Horizon | None = None
+        """The horizon at the end of the pipeline, for the retirement that was under way then."""
+        self._takes_last = False
+        self._lock = threading.Lock()
+        """Guards these two: nobody reads the mailbox of a pipeline that has ended, so the thread itself goes on."""
 
     def sweep(self, first: CheckpointId) -> None:
         """Begin the generation whose first id is `first`: older ones may have been killed in the middle of a write."""
@@ -78,8 +85,14 @@ class Retirements:
         self._begin()
 
     def finish(self) -> None:
-        """The pipeline has ended by itself: what waits for nothing but the pause is done now."""
+        """The pipeline has ended by itself: what waits is done without a pause, and without the mailbox."""
         self._is_pausing = False
+        with self._lock:
+            if self._takes_last:
+                self._last, self._waiting = self._waiting, None
+                return
+        # The thread is through; at most its word is still on the way.
+        self._is_under_way = False
         self._begin()
 
     def stop(self) -> None:
@@ -92,8 +105,26 @@ class Retirements:
             return
         self._waiting = None
         self._is_under_way = True
-        store, directory = self._store, self._directory
-        self._background.submit(lambda: retire(store, directory, horizon), self._on_over)
+        self._takes_last = True
+        self._background.submit(lambda: self._retire(horizon), self._on_over)
+
+    def _retire(self, horizon: Horizon) -> int:
+        """Runs in the background."""
+        next_one: Horizon | None = horizon
+        count = 0
+        try:
+            while next_one is not None:
+                count += retire(self._store, self._directory, next_one)
+                next_one = self._take_last()
+        finally:
+            self._takes_last = False
+        return count
+
+    def _take_last(self) -> Horizon | None:
+        with self._lock:
+            last, self._last = self._last, None
+            self._takes_last = last is not None
+            return last
 
     def _on_over(self, outcome: int | Exception) -> None:
         """One that failed is made up for by the next; nothing depends on it."""

@@ -86,8 +86,8 @@ class Files(Checker):
         cluster = self.cluster
         if cluster.has_refused or cluster.is_rotten or not cluster.manifests:
             return
-        if cluster.faults.store_has_failed:
-            # Where a deletion fails after the end, the next start makes up for it.
+        if cluster.faults.store_has_failed or cluster.is_hanging:
+            # Where a deletion fails or hangs after the end, the next start makes up for it.
             return
         present = cluster.disk.store.list(paths.CHECKPOINTS)
         by_kind = Counter(paths.kind_of(path) for path in present)

@@ -403,6 +403,34 @@ class TestRetirements:
         background.run_one()
         assert Directory(store).ids(paths.PathKind.MANIFEST) == [3]
 
+    def test_at_the_end_of_the_pipeline_the_retirement_under_way_also_does_the_last_one(self) -> None:
+        # Nobody reads the mailbox of a driver that has ended: the thread goes on by itself.
+        store, background = MemoryStore(), self.background
+        for number in range(1, 4):
+            put(store, number)
+        retirements = self.retirements(store)
+        for newest in (2, 3):
+            retirements.ask(Horizon(Generation(1), CheckpointId(newest), 1))
+        retirements.finish()
+        retirements.stop()
+        background.run_one()
+        assert Directory(store).ids(paths.PathKind.MANIFEST) == [3]
+        assert not background.jobs
+
+    def test_at_the_end_of_the_pipeline_a_retirement_that_is_through_need_not_have_said_so(self) -> None:
+        store, background = MemoryStore(), self.background
+        for number in range(1, 4):
+            put(store, number)
+        retirements = self.retirements(store)
+        for newest in (2, 3):
+            retirements.ask(Horizon(Generation(1), CheckpointId(newest), 1))
+        work, _ = background.jobs.popleft()
+        work()
+        retirements.finish()
+        retirements.stop()
+        background.run_one()
+        assert Directory(store).ids(paths.PathKind.MANIFEST) == [3]
+
     def test_when_the_generation_is_over_none_is_begun(self) -> None:
         background = self.background
         retirements = self.retirements(MemoryStore())
