@@ -17,13 +17,13 @@ MUTANTS = (
     # --- positions ---
     _mutant(
         "A file is read from the beginning of the piece in which it was left",
-        'rest = batch.slice(self._at["row"])',
-        "rest = batch.slice(0)",
+        'rest = self.fitted(batch.slice(self._at["row"]))',
+        "rest = self.fitted(batch)",
         "I1: rows in front of the cut are read again.",
     ),
     _mutant(
         "The row of one piece is taken for that of the next",
-        '                if name != self._at["piece"]:\n                    self._at = {"piece": name, "row": 0}\n',
+        '                if name != self._at["piece"]:\n                    self._at = {**self._at, "piece": name, "row": 0}\n',
         '                self._at = {**self._at, "piece": name}\n',
         "I1: at the beginning of each piece rows are left out.",
     ),
@@ -54,14 +54,14 @@ MUTANTS = (
     # --- which files ---
     _mutant(
         "Files are listed in the order of the file system",
-        "return [name for name in sorted(names) if not",
-        "return [name for name in names if not",
+        "names = sorted(name for name in stamps if not _is_hidden(name))",
+        "names = [name for name in stamps if not _is_hidden(name)]",
         "I9: workers that disagree on the order read some files twice and others never.",
     ),
     _mutant(
         "Each worker lists the files of a bounded source for itself",
-        "            self._listing = list(self.splits())\n        return dict",
-        "            self._listing = None\n        return dict",
+        "            self._listing = list(self.splits())\n        # Settled",
+        "            self._listing = None\n        # Settled",
         "I9: a file that is added meanwhile is there for one worker and not for another.",
     ),
     _mutant(
@@ -78,8 +78,8 @@ MUTANTS = (
     ),
     _mutant(
         "Staged files are read",
-        '.startswith((".", "_"))',
-        '.startswith(".")',
+        'if base.startswith((".", "_")) or',
+        'if base.startswith(".") or',
         "They are not complete, and are read once more under their final names.",
     ),
     _mutant(
@@ -120,8 +120,8 @@ MUTANTS = (
     ),
     _mutant(
         "The header of a CSV file is a record",
-        "            return self.source.schema, len(header)\n        rows",
-        "            return self.source.schema, 0\n        rows",
+        "            return self.file_schema, len(header)\n        rows",
+        "            return self.file_schema, 0\n        rows",
         "A record too many, or an error for columns of numbers.",
     ),
 )
