@@ -23,7 +23,8 @@ MUTANTS = (
     ),
     _mutant(
         "The row of one piece is taken for that of the next",
-        '                if name != self._at["piece"]:\n                    self._at = {**self._at, "piece": name, "row": 0}\n',
+        '                if name != self._at["piece"]:\n'
+        '                    self._at = {**self._at, "piece": name, "row": 0}\n',
         '                self._at = {**self._at, "piece": name}\n',
         "I1: at the beginning of each piece rows are left out.",
     ),
