@@ -31,7 +31,7 @@ from typing import TypeVar
 from penstock.api.graph import Graph
 from penstock.api.stream import Pipeline
 from penstock.connectors.sink import Committer
-from penstock.errors import JobFailed, PenstockError
+from penstock.errors import PenstockError
 from penstock.ids import COORDINATOR, CheckpointId, Generation, OperatorName, WorkerId
 from penstock.plan.physical import PhysicalPlan, plan
 from penstock.protocol.claims import Reservation
@@ -394,7 +394,7 @@ class _Local:
         error = self.supervisor.error
         assert error is not None
         failures = self.result.failures
-        if isinstance(error, JobFailed) and failures and str(failures[-1]) in str(error):
+        if failures and str(failures[-1]) in str(error):
             # The worker is in this process, so its own exception is at hand, with all that it carries.
             raise failures[-1]
         raise error
