@@ -123,7 +123,7 @@ def await_that(condition: Callable[[], object], what: str) -> None:
 def rows_read(checkpoints: Path, savepoint: CheckpointId) -> int:
     """How many orders the sources had read at the savepoint, by their own account."""
     manifest = read_manifest(open_store(checkpoints), savepoint)
-    return sum(json.loads(split.offset) for report in manifest.reports for split in report.splits)
+    return sum(json.loads(split.offset)["position"] for report in manifest.reports for split in report.splits)
 
 
 def verify(spark: SparkSession, output: Path, read: int) -> bool:
