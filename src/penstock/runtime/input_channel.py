@@ -65,6 +65,11 @@ class InputChannel:
             return False
         return bool(self.queue) if self.backlog is None else self.backlog.is_loaded
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits here, whether it may be read or not."""
+        return not self.queue and self.backlog is None
+
     def receive(self, item: Item) -> None:
         """Queue what has arrived; on a late channel it is channel state as well."""
         append(self.queue, item)

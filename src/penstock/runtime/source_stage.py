@@ -121,7 +121,7 @@ class SourceStage:
     def has_ended(self) -> bool:
         return not self._open and not self.source.splits_may_appear
 
-    def read(self, rows_max: int) -> pa.RecordBatch | None:
+    def read(self, rows_max: int, now_ms: int = 0) -> pa.RecordBatch | None:
         """The next records of any split, or None if there are none right now."""
         former, self.current = self.current, None
         for name in self._order(former):
@@ -135,6 +135,8 @@ class SourceStage:
                 self.current = name
                 # What is counted, sent and captured of a slice should be the slice.
                 return owned(batch)
+            if self.clocks is not None:
+                self.clocks.had_nothing(name, now_ms)
         return None
 
     def _order(self, former: str | None) -> Iterable[str]:
@@ -178,7 +180,7 @@ class SourceStage:
             return self._without_splits(now_ms)
         self._empty_since_ms = None
         if self.clocks is not None:
-            return self.clocks.watermark(now_ms)
+            return self.clocks.watermark()
         if self._settling:
             return MIN_WATERMARK
         clocks = [self._readers[name].watermark() for name in self._open]

@@ -255,7 +255,7 @@ class Subtask:
     def _read_splits(self, source: SourceStage, rows_max: int) -> pa.RecordBatch | None:
         self._services.activity.working = source.operator, source.index
         try:
-            batch = source.read(rows_max)
+            batch = source.read(rows_max, self._services.clock.now_ms())
             if batch is not None and batch.num_rows:
                 self._row_bytes = max(1.0, batch.nbytes / batch.num_rows)
             return batch

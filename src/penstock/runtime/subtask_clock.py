@@ -123,7 +123,7 @@ class SubtaskClock:
     def after_channel(self) -> None:
         """Records of a channel have been processed."""
         if self._by_channel is not None:
-            self._release(self._by_channel.watermark(self._services.clock.now_ms()))
+            self._release(self._by_channel.watermark())
         elif self._follower is not None:
             self._release(self._newest)
 
@@ -156,14 +156,25 @@ class SubtaskClock:
             self._advance(self._furthest)
         self._advance(slowest)
         if self._by_channel is not None and slowest != MAX_WATERMARK:
-            self._release(self._by_channel.watermark(self._services.clock.now_ms()))
+            self._release(self._by_channel.watermark())
 
     def _look_every(self, ms: int) -> None:
         def look() -> None:
+            self._ask_channels()
             self._look()
             self._look_every(ms)
 
         self._services.timers.after(ms, look)
+
+    def _ask_channels(self) -> None:
+        """Which channels have nothing to read, and which have records that wait."""
+        assert self._by_channel is not None
+        now_ms = self._services.clock.now_ms()
+        for channel, reading in self._inputs.items():
+            if reading.is_empty:
+                self._by_channel.had_nothing(channel, now_ms)
+            else:
+                self._by_channel.has_more(channel, now_ms)
 
     # --- how far it is ---
 

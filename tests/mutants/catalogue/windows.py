@@ -205,6 +205,27 @@ MUTANTS = (
         "A slow disk makes the rest of a file late.",
     ),
     _split(
+        "Time in which nobody asked a split counts as time without records",
+        "runtime/event_clocks.py",
+        "min(asked_ms, max(1, self._idle_after_ms // 4))",
+        "asked_ms",
+        "Backpressure makes the records that wait in other splits late.",
+    ),
+    _split(
+        "A channel with records that wait is idle",
+        "runtime/subtask_clock.py",
+        "if reading.is_empty:",
+        "if True:",
+        "Records that wait for alignment become late.",
+    ),
+    _split(
+        "A split that has a record again is still as idle as before",
+        "runtime/event_clocks.py",
+        "            self._empty_ms[part] = 0\n\n    def had_nothing",
+        "\n    def had_nothing",
+        "A split with a record now and then holds nobody up, and its records become late.",
+    ),
+    _split(
         "Records of several channels are put together although their clocks are kept apart",
         "runtime/subtask.py",
         "others = () if self._clock.tells_channels_apart else self._readable",

@@ -250,7 +250,7 @@ def timed(
 
 def advance(reading: SourceStage, now_ms: int = 0) -> tuple[str | None, int]:
     """Read once and report the time, as an operator of the chain does; the split, and the watermark afterwards."""
-    batch = reading.read(100)
+    batch = reading.read(100, now_ms)
     if batch is not None:
         assert reading.clocks is not None and reading.current is not None
         reading.clocks.saw(reading.current, max(values([batch])), now_ms)
@@ -321,11 +321,23 @@ def test_a_split_with_nothing_for_long_holds_nobody_up_until_it_has_a_record() -
     reading = timed(source, idle_after_ms=100)
     advance(reading, 10)
     assert advance(reading, 20) == ("b", 1)
-    assert advance(reading, 109) == ("b", 1)
-    assert reading.watermark(110) == 8
-    assert reading.watermark(500) == IDLE_WATERMARK
+    assert advance(reading, 35) == ("b", 1)
+    assert [advance(reading, now_ms)[1] for now_ms in (60, 85, 109)] == [1, 1, 1]
+    assert advance(reading, 110) == (None, 8)
+    assert [advance(reading, now_ms)[1] for now_ms in (130, 150)] == [8, IDLE_WATERMARK]
     source.contents = {"a": [1, 7], "b": [5, 6, 7, 8]}
     assert advance(reading, 600) == ("a", 7)
+
+
+def test_a_split_that_nobody_asked_for_long_is_not_idle() -> None:
+    """Under backpressure no split is read, and what has come meanwhile waits in all of them."""
+    source = Timed({"a": [1], "b": [5, 6, 7, 8]}, is_bounded=False)
+    reading = timed(source, idle_after_ms=100)
+    advance(reading, 10)
+    assert advance(reading, 20) == ("b", 1)
+    assert advance(reading, 10_000) == ("b", 1)
+    source.contents = {"a": [1, 7], "b": [5, 6, 7, 8]}
+    assert advance(reading, 20_000) == ("a", 7)
 
 
 def test_after_a_restart_with_nothing_more_to_read_the_split_that_came_furthest_has_the_word() -> None:
@@ -335,7 +347,7 @@ def test_after_a_restart_with_nothing_more_to_read_the_split_that_came_furthest_
     advance(before, 20)
     positions = {split.split: split for split in before.positions()}
     after = timed(source, positions, idle_after_ms=100)
-    assert advance(after, 500) == (None, IDLE_WATERMARK)
+    assert [advance(after, now_ms) for now_ms in (25, 50, 75, 100)][-1] == (None, IDLE_WATERMARK)
     assert before.clocks is not None and after.clocks is not None
     assert after.clocks.newest == before.clocks.newest == 6
 
@@ -346,7 +358,7 @@ def test_a_split_with_a_known_end_is_never_idle() -> None:
     reading = timed(source, idle_after_ms=100)
     advance(reading, 10)
     advance(reading, 20)
-    assert reading.watermark(10_000) == 1
+    assert [advance(reading, now_ms)[1] for now_ms in range(30, 1_000, 20)][-1] == 1
 
 
 class BoundedReader(TimedReader):

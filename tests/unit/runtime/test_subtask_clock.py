@@ -46,7 +46,9 @@ class Bench:
         self.timers = Timers(self.time)
         self.sent: list[int] = []
         self.inputs = {
-            ChannelId(number): SimpleNamespace(watermark=MIN_WATERMARK, channel=SimpleNamespace(id=ChannelId(number)))
+            ChannelId(number): SimpleNamespace(
+                watermark=MIN_WATERMARK, channel=SimpleNamespace(id=ChannelId(number)), is_empty=True
+            )
             for number in range(1, channels + 1)
         }
         output = SimpleNamespace(send_watermark=self.sent.append)
@@ -177,14 +179,34 @@ def test_a_channel_whose_sender_is_idle_holds_nobody_up_until_it_has_records() -
 
 def test_a_channel_without_records_for_long_holds_nobody_up() -> None:
     bench = Bench(follows=True, idle_after_ms=100)
-    bench.wait(60)
+    bench.wait(25)
+    bench.wait(25)
     bench.reads(1, 100)
-    bench.wait(60)
+    bench.wait(25)
+    assert bench.chain.released == []
+    bench.wait(25)
     assert bench.chain.released == [100]
-    bench.wait(200)
+    bench.wait(25)
+    bench.wait(25)
     assert bench.sent == [100, IDLE_WATERMARK]
     bench.reads(2, 300)
     assert bench.sent[-1] == 300
+
+
+def test_a_channel_with_records_that_wait_is_not_idle() -> None:
+    bench = Bench(follows=True, idle_after_ms=100)
+    bench.inputs[ChannelId(2)].is_empty = False
+    bench.reads(1, 100)
+    for _ in range(20):
+        bench.wait(25)
+    assert bench.chain.released == []
+
+
+def test_a_subtask_that_was_busy_for_long_takes_no_channel_for_idle() -> None:
+    bench = Bench(follows=True, idle_after_ms=100)
+    bench.reads(1, 100)
+    bench.wait(10_000)
+    assert bench.chain.released == []
 
 
 @pytest.mark.parametrize("emits_later", [True, False])
