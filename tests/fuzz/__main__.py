@@ -8,7 +8,7 @@ import multiprocessing
 import sys
 import time
 
-from tests.fuzz.run import Outcome, run_seed
+from tests.fuzz.run import Outcome, run_quietly, run_seed
 from tests.fuzz.shrink import shrink
 
 _TELL_EVERY_S = 30
@@ -36,7 +36,7 @@ def many(seeds: range, jobs: int) -> int:
     checkpoints = restarts = rows = done = 0
     told_at = time.monotonic()
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        for outcome in pool.imap_unordered(_run, seeds, chunksize=4):
+        for outcome in pool.imap_unordered(run_quietly, seeds, chunksize=4):
             done += 1
             checkpoints, restarts = checkpoints + outcome.checkpoints, restarts + outcome.restarts
             rows += outcome.rows
@@ -52,11 +52,6 @@ def many(seeds: range, jobs: int) -> int:
         f"{len(failed)} violations"
     )
     return 1 if failed else 0
-
-
-def _run(seed: int) -> Outcome:
-    logging.disable(logging.CRITICAL)
-    return run_seed(seed)
 
 
 def replay(seed: int, is_shrunk: bool) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections import Counter
 
 import pyarrow as pa
@@ -85,3 +87,10 @@ def test_a_failing_case_is_made_smaller() -> None:
     assert len(small.lives) == 1
     assert set(small.rows.values()) == {1}
     assert not small.faults
+
+
+def test_the_command_runs_seeds_in_processes_of_their_own() -> None:
+    command = [sys.executable, "-m", "tests.fuzz", "--seeds", "2", "--jobs", "2"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("2 seeds, ")
