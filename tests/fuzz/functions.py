@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock import KeyedFunction, StatefulProcessor, TwoInputFunction
-from tests.fuzz.kinds import key_of, plain_rows
+from tests.fuzz.kinds import key_of, one_zero, plain_rows
 from tests.fuzz.world import touch
 
 
@@ -213,7 +213,7 @@ class Held(KeyedFunction):
             context.set_timer(at_ms + 1)
         if not rows:
             return None
-        columns = {name: [value] * len(rows) for name, value in zip(self.key, key, strict=True)}
+        columns = {name: [one_zero(value)] * len(rows) for name, value in zip(self.key, key, strict=True)}
         columns |= {
             name: list(values) for name, values in zip(("lane", "seq", "v"), zip(*rows, strict=True), strict=True)
         }

@@ -186,6 +186,15 @@ def plain_rows(batch: pa.RecordBatch) -> list[Plain]:
     return [dict(zip(batch.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
+def one_zero(value: Any) -> Any:
+    """The value, or 0.0 for -0.0: a key of zero is handed to functions as either of them. Fields included."""
+    if isinstance(value, float):
+        return value + 0.0
+    if isinstance(value, dict):
+        return {name: one_zero(item) for name, item in value.items()}
+    return [one_zero(item) for item in value] if isinstance(value, list) else value
+
+
 def frozen(value: Any, is_key: bool = False) -> Any:
     """A value that can be compared and looked up. In a key, the two zeros are one."""
     if isinstance(value, float):

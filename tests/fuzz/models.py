@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.fuzz.kinds import Plain, frozen, key_of
+from tests.fuzz.kinds import Plain, frozen, key_of, one_zero
 from tests.fuzz.steps import Shape, Step
 
 Lane = tuple[Any, ...]
@@ -43,7 +43,9 @@ def model(step: Step, inputs: Sequence[list[Plain]], shapes: Sequence[Shape], en
         case "with_column":
             return [{**row, o["column"]: None if row["v"] is None else 2 * row["v"]} for row in rows]
         case "held":
-            return [{name: row[name] for name in o["schema"].names} for row in rows]
+            keyed = {name: one_zero for name in step.key[0]}
+            names = o["schema"].names
+            return [{name: keyed.get(name, lambda value: value)(row[name]) for name in names} for row in rows]
         case "join_lists" | "join_rows":
             left, right = step.key
             by_key = defaultdict(list)
