@@ -39,7 +39,7 @@ def test_the_totals_are_those_of_all_orders_whatever_fails(capsys: pytest.Captur
     result = run(names["totals"](rows=5_000, rows_per_second=None), parallelism=2, crash_after_checkpoints=1)
     assert result.restarts == 1
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("customer=") for line in lines)
+    assert any(line.split() == ["customer", "total", "orders"] for line in lines)
 
 
 def test_the_words_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,8 +77,8 @@ def test_the_readings_that_jump_are_found(capsys: pytest.CaptureFixture[str]) ->
     jump = names["JUMP_EVERY"]
     run(names["jumps"](rows=3 * jump, rows_per_second=None), parallelism=2)
     lines = capsys.readouterr().out.splitlines()
-    expected = [f"sensor={(n * jump - 1) % names['SENSORS']}" for n in (1, 2, 3)]
-    assert sorted(line.split()[0] for line in lines) == sorted(expected)
+    expected = [str((n * jump - 1) % names["SENSORS"]) for n in (1, 2, 3)]
+    assert sorted(line.split()[0] for line in lines if line.strip()[:1].isdigit()) == sorted(expected)
 
 
 def test_views_are_counted_in_their_minutes_and_those_that_come_very_late_are_told_of() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,13 +58,64 @@ def test_collecting_the_same_again_changes_nothing() -> None:
     assert CollectSink().rows() == []
 
 
-def test_the_console_shows_the_first_records_and_counts_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_console_shows_a_table_of_the_first_records_and_counts_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
     pipeline = Pipeline("p")
-    pipeline.source(ListSource([{"n": 1, "t": "x"}, {"n": 2, "t": "y"}, {"n": 3, "t": "z"}])).sink(ConsoleSink(rows=2))
+    rows = [{"n": 1, "text": "x"}, {"n": 12_000, "text": "a\nb"}, {"n": 3, "text": "z"}]
+    pipeline.source(ListSource(rows, splits=2, batch_rows=1)).sink(ConsoleSink(rows=2))
     run(pipeline)
-    assert capsys.readouterr().out == "n=1  t=x\nn=2  t=y\n… and 1 more\n"
+    title, head, *shown, more, end = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"checkpoint \d+: 3 rows", title)
+    assert head.split() == ["n", "text"]
+    assert len(shown) == 2
+    assert (more, end) == ("… and 1 more", "")
     with pytest.raises(PipelineError):
         ConsoleSink(rows=-1)
+
+
+def printed(sink: ConsoleSink, *batches: pa.RecordBatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What one subtask's batches look like."""
+    writer, committer = sink.writer(0, Generation(1)), sink.committer()
+    for batch in batches:
+        writer.write(batch)
+    committer.commit(CheckpointId(7), list(writer.prepare()()))
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_columns_of_the_console_are_aligned_and_its_values_readable(capsys: pytest.CaptureFixture[str]) -> None:
+    batch = pa.record_batch(
+        {
+            "name": ["a", "long" * 20, None],
+            "n": [1, -20, 300],
+            "at": pa.array([0, 1_500, None], pa.timestamp("ms", "UTC")),
+        }
+    )
+    other = pa.record_batch({"x": ["a\nb"]})
+    assert printed(ConsoleSink(), batch, other, capsys=capsys) == [
+        "checkpoint 7: 4 rows",
+        f"name{' ' * 40}n  at",
+        f"a{' ' * 43}1  1970-01-01 00:00:00Z",
+        f"{('long' * 20)[:39]}…  -20  1970-01-01 00:00:01.500000Z",
+        f"null{' ' * 36}  300  null",
+        "x",
+        r"a\nb",
+        "",
+    ]
+
+
+def test_a_table_that_is_wider_than_the_terminal_becomes_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = pa.record_batch({"customer": ["ann"], "total": [5]})
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "15")
+    assert printed(ConsoleSink(), batch, capsys=capsys)[1:-1] == ["customer  total", "ann           5"]
+    monkeypatch.setenv("COLUMNS", "14")
+    assert printed(ConsoleSink(), batch, capsys=capsys)[1:-1] == ["customer=ann  total=5"]
+
+
+def test_output_that_an_earlier_version_staged_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    ConsoleSink().committer().commit(CheckpointId(3), [b'{"lines": ["n=1"], "count": 4}'])
+    assert capsys.readouterr().out.splitlines() == ["checkpoint 3: 4 rows", "n=1", "… and 3 more", ""]
 
 
 def test_a_callable_sink_is_at_least_once() -> None:
