@@ -27,6 +27,7 @@ from penstock.protocol.manifest import Cut
 from penstock.protocol.restart import RestartPolicy
 from penstock.runtime import frames
 from penstock.runtime.settings import WorkerSettings
+from penstock.spark.job import Status
 from penstock.spark.settings import Settings
 from tests.mutants.catalogue import MUTANTS
 from tests.simulation.checkers import CHECKERS
@@ -204,6 +205,12 @@ def test_every_setting_has_the_default_that_is_stated(document: Path) -> None:
 def test_operations_lists_every_setting_once() -> None:
     names = [field.name for field in dataclasses.fields(Settings)]
     assert sorted(column(OPERATIONS.read_text(encoding="utf-8"), "setting")) == sorted(names)
+
+
+def test_operations_lists_every_field_of_the_status() -> None:
+    cells = column(OPERATIONS.read_text(encoding="utf-8"), "field")
+    listed = [name for cell in cells for name in re.findall(r"\w+", cell)]
+    assert sorted(listed) == sorted(field.name for field in dataclasses.fields(Status))
 
 
 def test_operations_lists_every_error() -> None:

@@ -40,7 +40,7 @@ def test_the_first_example_of_the_readme_runs_as_a_script_that_nothing_was_prepa
         env=environment,
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=290,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

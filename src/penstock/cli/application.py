@@ -6,11 +6,11 @@ imports Spark until a pipeline is run: looking at checkpoints must not take seco
 
 from __future__ import annotations
 
-import importlib.metadata
 from typing import Annotated
 
 import typer
 
+from penstock import __version__
 from penstock.cli.checkpoint_commands import checkpoints
 from penstock.cli.control_commands import savepoint, stop
 from penstock.cli.failures import reported
@@ -34,7 +34,7 @@ app.command(short_help="Stop a running pipeline.")(stop)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"penstock {importlib.metadata.version('penstock')}")
+        typer.echo(f"penstock {__version__}")
         raise typer.Exit
 
 

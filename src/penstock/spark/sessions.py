@@ -24,5 +24,5 @@ def use_own_python(spark: SparkSession) -> None:
     """
     context = context_of(spark)
     is_chosen = "PYSPARK_PYTHON" in os.environ or spark.conf.get("spark.pyspark.python", None) is not None
-    if context is not None and (context.master + "[").startswith("local[") and not is_chosen:
+    if context is not None and f"{context.master}[".startswith("local[") and not is_chosen:
         context.pythonExec = sys.executable

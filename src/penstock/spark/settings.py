@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from penstock.errors import OptionError
 from penstock.protocol.coordinator_state import Mode, Policy
@@ -21,6 +21,44 @@ _MODES = {
     "unaligned": Mode.UNALIGNED,
     "aligned-with-timeout": Mode.ALIGNED_WITH_TIMEOUT,
 }
+
+
+CheckpointMode = Literal["aligned", "unaligned", "aligned-with-timeout"]
+
+
+class StartOptions(TypedDict, total=False):
+    """The keyword arguments of `Pipeline.start`, for type checkers. `Settings` has the meaning and the defaults."""
+
+    parallelism: int | None
+    """For operators that name none; by default the slots of the session, at most `workers`."""
+    workers: int | None
+    """Number of Spark tasks; by default the largest parallelism."""
+    restore: str | int | None
+    """Checkpoint to start from: an id in the directory, or the path of a savepoint."""
+    storage_options: dict[str, object] | None
+    """For fsspec, where `checkpoints` is a URL."""
+    checkpoint_mode: CheckpointMode
+    checkpoint_interval: float | timedelta | None
+    alignment_timeout: float | timedelta
+    checkpoint_timeout: float | timedelta
+    minimum_pause: float | timedelta
+    tolerable_failures: int
+    retained_checkpoints: int
+    inflight_bytes_max: int
+    recovery_bytes_max: int
+    channel_bytes: int
+    channel_time: float | timedelta
+    restarts_max: int
+    same_error_max: int | None
+    restart_window: float | timedelta
+    restart_delay: float | timedelta
+    restart_delay_max: float | timedelta
+    worker_silence: float | timedelta
+    call_timeout: float | timedelta
+    start_timeout: float | timedelta
+    takeover_timeout: float | timedelta
+    allow_output_twice: bool
+    allow_dropped_state: bool
 
 
 @dataclass(frozen=True, slots=True)
