@@ -117,7 +117,7 @@ def until_said(log: Path, pattern: str) -> str:
 
 
 def test_spark_submit_brings_penstock_to_a_standalone_cluster_in_an_archive(tmp_path: Path) -> None:
-    script = tmp_path / "numbers.py"
+    script = tmp_path / "submitted.py"
     script.write_text(SCRIPT, encoding="utf-8")
     archive = make_archive(tmp_path)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK"))}

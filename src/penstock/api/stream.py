@@ -116,8 +116,8 @@ class Pipeline:
 
         `parallelism` is for operators that name none (default: the slots of the session, at most `workers`), `workers`
         the number of Spark tasks (default: the largest parallelism), `restore` the checkpoint to start from: an id in
-        `checkpoints`, or the path of a savepoint. `storage_options` are for URLs. `penstock.spark.settings.Settings` has
-        the others, with their defaults.
+        `checkpoints`, or the path of a savepoint. `storage_options` are for URLs. The others are described at
+        `penstock.spark.settings.Settings`, with their defaults.
         """
         if _start_hook is None:
             raise PipelineError("a pipeline is started with the whole of penstock: import penstock, not parts of it")

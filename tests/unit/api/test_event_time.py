@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from penstock import CollectSink, DataError, ListSource, Pipeline, PipelineError
-from penstock.api.operator import Operator, OperatorContext
 from penstock.api.event_time import EventTimeOperator, ticks_of
-from penstock.api.operator import IDLE_WATERMARK, MAX_WATERMARK, Emit
+from penstock.api.operator import IDLE_WATERMARK, MAX_WATERMARK, Emit, Operator, OperatorContext
 from penstock.ids import OperatorName
 from penstock.testing import run
 
