@@ -15,8 +15,9 @@ from penstock.runtime.lease import Lease
 from penstock.spark.gang import StoreAddress
 from penstock.spark.job import Job
 from penstock.spark.preflight import check_session, is_single_host
-from penstock.spark.sessions import context_of, use_own_python
+from penstock.spark.sessions import context_of
 from penstock.spark.settings import Settings
+from penstock.spark.worker_python import use_own_python
 from penstock.storage import open_store
 
 if TYPE_CHECKING:

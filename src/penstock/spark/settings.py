@@ -12,6 +12,7 @@ from penstock.errors import OptionError
 from penstock.protocol.coordinator_state import Mode, Policy
 from penstock.protocol.recovery import FallBack
 from penstock.protocol.restart import RestartPolicy
+from penstock.protocol.retention import STOPS_RETAINED
 from penstock.runtime.settings import WorkerSettings
 from penstock.runtime.supervisor import SupervisorSettings
 from penstock.runtime.takeover import RestoreOptions
@@ -44,6 +45,7 @@ class StartOptions(TypedDict, total=False):
     minimum_pause: float | timedelta
     tolerable_failures: int
     retained_checkpoints: int
+    retained_savepoints: int
     inflight_bytes_max: int
     recovery_bytes_max: int
     channel_bytes: int
@@ -76,6 +78,8 @@ class Settings:
     tolerable_failures: int = 3
     """So many checkpoints in a row may fail; one more restarts the pipeline."""
     retained_checkpoints: int = 3
+    retained_savepoints: int = STOPS_RETAINED
+    """Savepoints that stops have taken. Savepoints that were asked for are never removed."""
     inflight_bytes_max: int = 256 * 1024 * 1024
     """In-flight data that one worker may capture for a checkpoint."""
     recovery_bytes_max: int = 64 * 1024 * 1024
@@ -135,6 +139,7 @@ class Settings:
             mode=_MODES[self.checkpoint_mode],
             alignment_timeout_ms=_ms("alignment_timeout", self.alignment_timeout),
             retained=self.retained_checkpoints,
+            stops_retained=self.retained_savepoints,
         )
         restart = RestartPolicy(
             self.restarts_max,
