@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import compileall
 import json
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,15 @@ def test_every_example_says_how_to_run_it_and_has_a_pipeline(name: str) -> None:
     assert f"penstock run examples/{name}.py:pipeline --checkpoints " in names["__doc__"]
     found = names["pipeline"]
     assert isinstance(found if isinstance(found, Pipeline) else found(), Pipeline)
+
+
+def test_an_example_that_writes_files_says_where_and_git_ignores_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ignored = (EXAMPLES.parent / ".gitignore").read_text(encoding="utf-8").splitlines()
+    for name in ("word_count", "spark_data_source"):
+        source = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+        (place,) = re.findall(r'environ.get\("\w+_OUTPUT", "(.+?)"\)', source)
+        assert f"to {place} below the current" in " ".join(example(name)["__doc__"].split())
+        assert f"/{place.split('/')[0]}/" in ignored
 
 
 def test_the_totals_are_those_of_all_orders_whatever_fails(capsys: pytest.CaptureFixture[str]) -> None:

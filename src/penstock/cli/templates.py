@@ -72,7 +72,7 @@ A Penstock pipeline on Spark: page views by minute of event time.
     mypy .
     penstock run MODULE.py:pipeline --master 'local[2]' --set checkpoint_interval=2
 
-Checkpoints are in `checkpoints/`: `penstock status checkpoints/MODULE` says how it goes.
+Checkpoints are in `checkpoints/`: `penstock status checkpoints/PROJECT` says how it goes.
 """
 
 _PYPROJECT = """[build-system]
