@@ -20,16 +20,18 @@ def connect(remote: str, conf: Mapping[str, str], file: str | None, *, verbose: 
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.remote(remote)
-    for key, value in conf.items():
+    # With "local[2]" PySpark starts a server, which says a lot. Any other server has its settings.
+    quiet = {"spark.ui.showConsoleProgress": "false"} if remote.startswith("local") and not verbose else {}
+    for key, value in {**quiet, **conf}.items():
         builder = builder.config(key, value)
     relay = Relay()
     try:
-        # With "local[2]" PySpark starts a server, which says a lot.
         with relay.catching():
             session = builder.getOrCreate()
         if file is not None:
             session.addArtifacts(file, pyfile=True)
-    except Exception as error:
+    # PySpark exits where a package is missing and it takes the program for a test of its own.
+    except (Exception, SystemExit) as error:
         relay.release(show_held=True)
         raise PenstockError(
             f"there is no session with the Spark Connect server at {remote}: {error}\n"
