@@ -41,7 +41,7 @@ def test_an_example_runs_on_spark_and_leaves_nothing_in_the_repository(
     assert isinstance(pipeline, Pipeline)
     job = pipeline.start(spark, tmp_path / "checkpoints", parallelism=2, checkpoint_interval=1)
     assert job.wait(280)
-    assert (job.status.phase.value, job.status.restarts) == ("finished", 0)
+    assert job.status.phase.value == "finished"
     assert repr(job).startswith(f"<Job '{pipeline.name}': finished, checkpoint ")
     written = [path for path in (tmp_path / "out").rglob("*.jsonl") if path.stat().st_size]
     assert written or "checkpoint " in capsys.readouterr().out
