@@ -96,7 +96,7 @@ def _lines(found: DirectoryStatus) -> list[tuple[str, str]]:
         lines.append(("newest", f"checkpoint {newest.checkpoint}, which cannot be read: {newest.damage}"))
     else:
         lines += _newest_lines(newest, newest.manifest, found.now_ms)
-    kept = [summary.kind for summary in found.found]
+    kept = [_noun(summary) for summary in found.found]
     counts = [f"{kept.count(kind)} {kind}" + "s" * (kept.count(kind) != 1) for kind in dict.fromkeys(kept)]
     lines += [("kept", ", ".join(counts) or "nothing"), ("resume", found.resume)]
     return lines
@@ -107,10 +107,14 @@ def _newest_lines(newest: Summary, manifest: Manifest, now_ms: int) -> list[tupl
     at = newest.completed_at.strftime("%Y-%m-%d %H:%M:%S") if newest.completed_at else "?"
     size = f"{shown_bytes(state_bytes(manifest))} of state in {shown_count(state_rows(manifest))} rows"
     return [
-        ("newest", f"{newest.kind} {newest.checkpoint}, {age} ago ({at})"),
+        ("newest", f"{_noun(newest)} {newest.checkpoint}, {age} ago ({at})"),
         ("size", f"{size}, {shown_bytes(inflight_bytes(manifest))} in flight"),
         ("published", newest.published),
     ]
+
+
+def _noun(summary: Summary) -> str:
+    return f"{summary.kind} checkpoint" if summary.kind in ("final", "damaged") else summary.kind
 
 
 def state_rows(manifest: Manifest) -> int:

@@ -64,3 +64,14 @@ def test_a_pipeline_without_a_checkpoint_and_a_directory_that_is_none(tmp_path: 
     refused = penstock("status", tmp_path)
     assert refused.exit_code == 1
     assert "is not a checkpoint directory" in refused.stderr
+
+
+def test_a_pipeline_that_has_read_all_its_input_has_finished(tmp_path: Path) -> None:
+    store = directory(tmp_path, 3)
+    add_checkpoint(store, 4, is_final=True)
+    shown = lines(tmp_path)
+    assert shown["state"] == "finished: all input is read"
+    assert shown["newest"].startswith("final checkpoint 4, ")
+    assert shown["kept"] == "1 checkpoint, 1 final checkpoint"
+    add_checkpoint(store, 5, is_final=True, is_savepoint=True)
+    assert lines(tmp_path)["state"] == "stopped with a savepoint"
