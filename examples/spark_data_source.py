@@ -3,8 +3,8 @@
     penstock run examples/spark_data_source.py:pipeline --checkpoints /tmp/visits
 
 `Turnstiles` and `VisitFiles` import nothing of Penstock: `spark.dataSource.register(Turnstiles)` and
-`spark.readStream.format("turnstiles")` would do with them as well. It writes JSON lines to visits_output in the current
-directory, or to $VISITS_OUTPUT, and finishes by itself.
+`spark.readStream.format("turnstiles")` would do with them as well. It writes JSON lines to out/visits below the current
+directory, which git ignores, or to $VISITS_OUTPUT, and finishes by itself.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class VisitFiles(DataSource):
 
 def pipeline(hours: int = 240) -> Pipeline:
     counting = Pipeline("visits")
-    output = os.path.abspath(os.environ.get("VISITS_OUTPUT", "visits_output"))
+    output = os.path.abspath(os.environ.get("VISITS_OUTPUT", "out/visits"))
     (
         counting.source(SparkSource(Turnstiles, {"hours": hours}, mode="available_now"), name="turnstiles")
         .key_by("gate")

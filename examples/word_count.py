@@ -2,8 +2,9 @@
 
     penstock run examples/word_count.py:pipeline --checkpoints /tmp/words
 
-It writes JSON lines to word_count_output in the current directory, or to $WORD_COUNT_OUTPUT. Counts are updates, and
-the last one of a word is its count. Run it again with the same checkpoints: it has finished, and writes nothing more.
+It writes JSON lines to out/word_count below the current directory, which git ignores, or to $WORD_COUNT_OUTPUT. Counts
+are updates, and the last one of a word is its count. Run it again with the same checkpoints: it has finished, and
+writes nothing more.
 """
 
 from __future__ import annotations
@@ -34,6 +35,6 @@ def pipeline() -> Pipeline:
         .flat_map(words, as_="rows", schema="word string", name="words")
         .key_by("word")
         .count("count", name="counts")
-        .sink(JsonLinesSink(os.environ.get("WORD_COUNT_OUTPUT", "word_count_output")), name="output")
+        .sink(JsonLinesSink(os.environ.get("WORD_COUNT_OUTPUT", "out/word_count")), name="output")
     )
     return counting

@@ -17,7 +17,8 @@ To test a pipeline without Spark, see `penstock.testing`.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import importlib.metadata
+from typing import TYPE_CHECKING, Any
 
 from penstock.api.functions import (
     ExpiredTimerInfo,
@@ -30,7 +31,6 @@ from penstock.api.functions import (
     TwoInputContext,
     TwoInputFunction,
 )
-from penstock.api.operator import Emit, Operator, OperatorContext
 from penstock.api.stream import ConnectedStreams, KeyedStream, Pipeline, Stream, register_start
 from penstock.api.windowed_stream import WindowedStream
 from penstock.connectors.callable import CallableSink
@@ -49,6 +49,7 @@ from penstock.errors import (
     CorruptBlob,
     DataError,
     FencedError,
+    GangFailed,
     IncompatibleCheckpoint,
     JobFailed,
     NoReadableCheckpoint,
@@ -68,6 +69,9 @@ __all__ = [
     "KeyedStream",
     "WindowedStream",
     "ConnectedStreams",
+    # running it
+    "Job",
+    "Status",
     # functions with state
     "KeyedFunction",
     "KeyedContext",
@@ -101,9 +105,6 @@ __all__ = [
     "SinkWriter",
     "Committer",
     "Prepared",
-    "Operator",
-    "OperatorContext",
-    "Emit",
     # errors
     "PenstockError",
     "PipelineError",
@@ -117,13 +118,38 @@ __all__ = [
     "CorruptBlob",
     "FencedError",
     "JobFailed",
+    "GangFailed",
     "ProtocolViolation",
+    # the version
+    "__version__",
 ]
 
+if TYPE_CHECKING:
+    from penstock.spark.job import Job, Status
 
-def _start(*arguments: Any, **settings: Any) -> Any:
-    # Only those who start a pipeline on Spark pay for importing it.
-    return importlib.import_module("penstock.spark.launch").start(*arguments, **settings)
+try:
+    __version__ = importlib.metadata.version("penstock")
+except importlib.metadata.PackageNotFoundError:
+    # A source tree on the path, without an installation: the directory of a checkout, or an archive of one.
+    __version__ = "0+unknown"
+
+# Only those who start a pipeline on Spark pay for importing what runs it.
+_LATE = ("Job", "Status")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATE:
+        return getattr(importlib.import_module("penstock.spark.job"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATE})
+
+
+def _start(*arguments: Any, **options: Any) -> Job:
+    started: Job = importlib.import_module("penstock.spark.launch").start(*arguments, **options)
+    return started
 
 
 register_start(_start)

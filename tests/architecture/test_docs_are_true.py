@@ -27,6 +27,7 @@ from penstock.protocol.manifest import Cut
 from penstock.protocol.restart import RestartPolicy
 from penstock.runtime import frames
 from penstock.runtime.settings import WorkerSettings
+from penstock.spark.job import Status
 from penstock.spark.settings import Settings
 from tests.mutants.catalogue import MUTANTS
 from tests.simulation.checkers import CHECKERS
@@ -206,6 +207,12 @@ def test_operations_lists_every_setting_once() -> None:
     assert sorted(column(OPERATIONS.read_text(encoding="utf-8"), "setting")) == sorted(names)
 
 
+def test_operations_lists_every_field_of_the_status() -> None:
+    cells = column(OPERATIONS.read_text(encoding="utf-8"), "field")
+    listed = [name for cell in cells for name in re.findall(r"\w+", cell)]
+    assert sorted(listed) == sorted(field.name for field in dataclasses.fields(Status))
+
+
 def test_operations_lists_every_error() -> None:
     known = [
         name for name, value in vars(errors).items() if inspect.isclass(value) and value.__module__ == errors.__name__
@@ -330,30 +337,35 @@ def test_decisions_are_numbered_without_gaps_have_all_parts_and_are_listed() -> 
 # --- examples ---
 
 
-def examples() -> list[Any]:
-    """Every block of Python, with a name that says where it stands."""
+def examples(*headings: str) -> list[Any]:
+    """Blocks of Python with these headings, or all of them, each with a name that says where it stands."""
     found = []
     for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8")
         for block in _FENCE.finditer(text):
-            if block[1].split()[:1] == ["python"]:
+            if block[1].split()[:1] == ["python"] and (not headings or block[1] in headings):
                 line = text[: block.start()].count("\n") + 1
                 found.append(pytest.param(block[1], block[2], id=f"{shown(document)}:{line}"))
     return found
 
 
 @pytest.mark.parametrize(("heading", "source"), examples())
-def test_every_example_compiles_and_those_that_can_run_without_spark_do(
-    heading: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = compile(source, "<example>", "exec")
+def test_every_example_compiles_and_is_run_here_or_on_spark(heading: str, source: str) -> None:
+    compile(source, "<example>", "exec")
     for imported in ast.walk(ast.parse(source)):
         if isinstance(imported, ast.ImportFrom) and (imported.module or "").startswith("penstock"):
             module = importlib.import_module(imported.module or "")
             assert [alias.name for alias in imported.names if not hasattr(module, alias.name)] == []
-    if heading.split() == ["python", "runnable"]:
-        monkeypatch.chdir(tmp_path)
-        exec(code, vars(ModuleType("example")))
+    # The second kind is run by tests/spark/test_documents.py.
+    assert heading in ("python runnable", "python spark")
+
+
+@pytest.mark.parametrize(("heading", "source"), examples("python runnable"))
+def test_every_example_that_can_run_without_spark_does(
+    heading: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(source, "<example>", "exec"), vars(ModuleType("example")))
 
 
 # --- the checks themselves have teeth ---

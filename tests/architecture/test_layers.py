@@ -6,10 +6,14 @@
 A layer may import itself and every layer below it. The parts of one layer do not import each other. `testing` may
 import everything below `cli`. The package's own `__init__` only passes public names on: it may import whatever is
 public, and only what stands above it may import from it, because everything else would import itself in a circle.
+
+One module names types of a layer above it, for type checkers only: what `Pipeline.start` takes and returns.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +43,11 @@ LAYERS: tuple[frozenset[str], ...] = (
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 
 
+TYPES_ONLY = frozenset(
+    {("penstock.api.stream", "penstock.spark.job"), ("penstock.api.stream", "penstock.spark.settings")}
+)
+
+
 def part_of(module: str) -> str:
     """The part of the package that a module belongs to: `penstock.protocol.credit` belongs to `protocol`."""
     _, _, inside = module.partition(".")
@@ -56,7 +65,7 @@ def layer_violations(package: Path) -> list[str]:
         if found.target.partition(".")[0] != package.name:
             continue
         upper, lower = part_of(found.importer), part_of(found.target)
-        if upper == lower or upper not in RANK:
+        if upper == lower or upper not in RANK or (found.importer, found.target) in TYPES_ONLY:
             continue
         if lower not in RANK:
             violations.append(f"{found}: `{lower}` is in no layer")
@@ -67,6 +76,12 @@ def layer_violations(package: Path) -> list[str]:
 
 def test_dependencies_of_penstock_point_down_only() -> None:
     assert layer_violations(PACKAGE) == []
+
+
+def test_types_of_a_layer_above_are_named_and_not_imported() -> None:
+    named = sorted({target for _, target in TYPES_ONLY})
+    script = f"import sys, penstock.api.stream; sys.exit(any(name in sys.modules for name in {named}))"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def package_with(root: Path, sources: dict[str, str]) -> Path:

@@ -18,10 +18,11 @@ your own, because an automatic one changes when another operator of its kind is 
 from __future__ import annotations
 
 import functools
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -59,10 +60,17 @@ from penstock.ids import OperatorName
 from penstock.protocol.compatibility import EVENT_TIME_COLUMN
 from penstock.protocol.manifest import Partitioning
 
-_start_hook: Callable[..., Any] | None = None
+if TYPE_CHECKING:
+    # The only names of a layer above: a type checker must see what `start` takes and returns.
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.job import Job
+    from penstock.spark.settings import StartOptions
+
+_start_hook: Callable[..., Job] | None = None
 
 
-def register_start(hook: Callable[..., Any]) -> None:
+def register_start(hook: Callable[..., Job]) -> None:
     """Say what `Pipeline.start` calls: how to start is not known in this layer."""
     global _start_hook  # noqa: PLW0603
     _start_hook = hook
@@ -83,6 +91,10 @@ class Pipeline:
         self._wishes: list[Wish] = []
         self._counts: Counter[str] = Counter()
 
+    def __repr__(self) -> str:
+        names = ", ".join(node.name for node in self._nodes)
+        return f"<Pipeline '{self.name}': {names or 'empty'}>"
+
     def source(self, source: Source, *, name: str | None = None, parallelism: int | None = None) -> Stream:
         """A stream of what a source reads."""
         require_instance("source()", source, Source, "FileSource(…)")
@@ -97,11 +109,19 @@ class Pipeline:
             check_travels(node.name, node.source or node.operator or node.sink)
         return graph
 
-    def start(self, spark: Any, checkpoints: Any, **settings: Any) -> Any:
-        """Start on Spark, or resume from what `checkpoints` holds. See `penstock.spark.launch.start`."""
+    def start(self, spark: SparkSession, checkpoints: str | os.PathLike[str], **options: Unpack[StartOptions]) -> Job:
+        """Start on Spark, or resume from what the directory or URL `checkpoints` holds.
+
+            job = pipeline.start(spark, "/data/checkpoints/totals", parallelism=4, checkpoint_interval=1.0)
+
+        `parallelism` is for operators that name none (default: the slots of the session, at most `workers`), `workers`
+        the number of Spark tasks (default: the largest parallelism), `restore` the checkpoint to start from: an id in
+        `checkpoints`, or the path of a savepoint. `storage_options` are for URLs. The others are described at
+        `penstock.spark.settings.Settings`, with their defaults.
+        """
         if _start_hook is None:
             raise PipelineError("a pipeline is started with the whole of penstock: import penstock, not parts of it")
-        return _start_hook(self.graph(), spark, checkpoints, **settings)
+        return _start_hook(self.graph(), spark, checkpoints, **options)
 
     # --- building ---
 
@@ -134,6 +154,11 @@ class Stream:
     def __init__(self, pipeline: Pipeline, ends: tuple[End, ...]) -> None:
         self.pipeline = pipeline
         self._ends = ends
+
+    def __repr__(self) -> str:
+        behind = ", ".join(f"'{end.operator}'" for end in self._ends)
+        key = f" by {', '.join(self._ends[0].key)}" if self._ends[0].key else ""
+        return f"<{type(self).__name__} of pipeline '{self.pipeline.name}' behind {behind}{key}>"
 
     # --- functions ---
 

@@ -23,6 +23,9 @@ class WindowedStream:
         self._on = on
         self._late: Late = late
 
+    def __repr__(self) -> str:
+        return f"<WindowedStream of {self.windows} over {self.stream!r}>"
+
     def aggregate(
         self, *, name: str | None = None, parallelism: int | None = None, **outputs: str | tuple[str, str]
     ) -> Stream:

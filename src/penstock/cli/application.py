@@ -6,16 +6,18 @@ imports Spark until a pipeline is run: looking at checkpoints must not take seco
 
 from __future__ import annotations
 
-import importlib.metadata
 from typing import Annotated
 
 import typer
 
+from penstock import __version__
 from penstock.cli.checkpoint_commands import checkpoints
 from penstock.cli.control_commands import savepoint, stop
 from penstock.cli.failures import reported
+from penstock.cli.new_command import new
 from penstock.cli.options import settings_help
 from penstock.cli.run_command import run
+from penstock.cli.status_command import status
 
 app = typer.Typer(
     name="penstock",
@@ -26,7 +28,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command(short_help="Write a small project to start from.")(new)
 app.command(short_help="Run a pipeline, or resume it.", epilog=settings_help())(run)
+app.command(short_help="Say whether a pipeline runs, and how to go on with it.")(status)
 app.add_typer(checkpoints, name="checkpoints")
 app.command(short_help="Take a savepoint of a running pipeline.")(savepoint)
 app.command(short_help="Stop a running pipeline.")(stop)
@@ -34,7 +38,7 @@ app.command(short_help="Stop a running pipeline.")(stop)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"penstock {importlib.metadata.version('penstock')}")
+        typer.echo(f"penstock {__version__}")
         raise typer.Exit
 
 

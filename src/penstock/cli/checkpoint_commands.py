@@ -9,7 +9,15 @@ import typer
 
 from penstock.cli.failures import FAILED, reported
 from penstock.cli.figures import shown_bytes
-from penstock.cli.inspection import Summary, damage_of, inflight_bytes, open_directory, state_bytes, summary_of
+from penstock.cli.inspection import (
+    Summary,
+    damage_of,
+    inflight_bytes,
+    newest_of,
+    open_directory,
+    state_bytes,
+    summary_of,
+)
 from penstock.cli.inspection import summaries as all_summaries
 from penstock.cli.removal import Removal, plan_removal
 from penstock.cli.removal import remove as carry_out
@@ -51,15 +59,23 @@ def list_(directory: Directory, as_json: Json = False) -> None:
 
 
 @checkpoints.command(short_help="Show one of them in detail.")
-def show(directory: Directory, checkpoint: Id, as_json: Json = False) -> None:
+def show(
+    directory: Directory,
+    checkpoint: Annotated[
+        int | None,
+        typer.Argument(metavar="[ID]", min=1, help="This one; without it, the newest. Example: 17", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Show one checkpoint: operators with their state, subtasks with their figures, positions, records in flight.
 
-    Example: penstock checkpoints show /tmp/totals 17
+    Example: penstock checkpoints show /tmp/totals
     """
     with reported():
-        summary = summary_of(open_directory(directory), CheckpointId(checkpoint))
+        store = open_directory(directory)
+        summary = summary_of(store, CheckpointId(checkpoint)) if checkpoint is not None else newest_of(store, directory)
         if summary.manifest is None:
-            raise RestoreError(f"checkpoint {checkpoint}: {summary.damage}")
+            raise RestoreError(f"checkpoint {summary.checkpoint}: {summary.damage}")
         if as_json:
             print_json(detail_value(summary, summary.manifest))
         else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
+from collections.abc import Callable
 from typing import Protocol, TextIO
 
 from rich import box
@@ -40,11 +42,30 @@ class Display(Protocol):
         ...
 
 
-class PlainDisplay:
-    """One line every two seconds, and one for each new error."""
+class QuietDisplay:
+    """Nothing but remarks."""
 
-    def __init__(self, file: TextIO | None = None) -> None:
+    def open(self) -> None:
+        pass
+
+    def show(self, reading: Reading) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def close(self, reading: Reading) -> None:
+        pass
+
+
+class PlainDisplay:
+    """One line every two seconds, and one for each new error, each with the time on the wall, as in any log."""
+
+    def __init__(
+        self, file: TextIO | None = None, now: Callable[[], datetime.datetime] = datetime.datetime.now
+    ) -> None:
         self._file = file
+        self._now = now
         self._next_at_s = 0.0
         self._error: str | None = None
         self._line = ""
@@ -63,7 +84,7 @@ class PlainDisplay:
             self.say(self._line)
 
     def say(self, text: str) -> None:
-        print(text, file=self._file or sys.stdout, flush=True)
+        print(f"{self._now():%Y-%m-%d %H:%M:%S} {text}", file=self._file or sys.stdout, flush=True)
 
     def close(self, reading: Reading) -> None:
         if plain_line(reading) != self._line:
@@ -77,6 +98,8 @@ class LiveDisplay:
         self._live = Live(console=console, auto_refresh=False)
         self._console = console
         self._hint = hint
+        self._drawn: tuple[int, int] | None = None
+        """Width and height of the panel on the screen."""
 
     def open(self) -> None:
         self._live.start()
@@ -86,7 +109,23 @@ class LiveDisplay:
 
     def _draw(self, reading: Reading, hint: str) -> None:
         # Room for the ^C that a terminal echoes behind the panel: in the next line it would move everything.
-        self._live.update(panel_of(reading, hint, min(_WIDTH_MAX, self._console.width - 4)), refresh=True)
+        width = min(_WIDTH_MAX, self._console.width - 4)
+        panel = panel_of(reading, hint, width)
+        if self._drawn is not None:
+            self._wipe_wrapped(*self._drawn)
+        self._live.update(panel, refresh=True)
+        self._drawn = width, len(self._console.render_lines(panel, pad=False))
+
+    def _wipe_wrapped(self, width: int, height: int) -> None:
+        """Remove a panel that the terminal has wrapped, because it has become narrower than the panel.
+
+        Each of its lines takes several rows now, and `Live` goes up by one for each line: so the panel is erased, and
+        the cursor put where the last line would be. On a terminal that cuts lines instead of wrapping them, rows above
+        the panel go with it.
+        """
+        rows = height * -(-width // self._console.width)
+        if rows > height:
+            self._console.file.write(f"\r\x1b[{rows - 1}A\x1b[J" + "\n" * (height - 1))
 
     def say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False)

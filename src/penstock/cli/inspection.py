@@ -84,6 +84,14 @@ def summary_of(store: Store, checkpoint: CheckpointId) -> Summary:
     raise OptionError(f"there is no checkpoint {checkpoint}: there are {known}")
 
 
+def newest_of(store: Store, place: str) -> Summary:
+    """The newest checkpoint, also one that is damaged. Raises `PenstockError` if there is none yet."""
+    found = summaries(store)
+    if not found:
+        raise OptionError(f"there is no checkpoint in {place} yet: `penstock status {place}` says whether it runs")
+    return found[-1]
+
+
 def damage_of(store: Store, summary: Summary) -> str | None:
     """What is wrong with a checkpoint after everything it refers to was read; None if nothing is."""
     if summary.manifest is None:

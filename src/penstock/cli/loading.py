@@ -23,6 +23,7 @@ from penstock.api.stream import Pipeline
 from penstock.errors import PenstockError
 
 _HINT = "TARGET"
+_SIMILARITY_MIN = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +116,15 @@ def _attribute(module: ModuleType, name: str) -> Any:
         return getattr(module, name)
     except AttributeError:
         pass
-    near = difflib.get_close_matches(name, vars(module), 1)
     pipelines = [found for found, value in vars(module).items() if isinstance(value, Pipeline)]
+    near = difflib.get_close_matches(name, [*pipelines, *_functions(module)], 1, _SIMILARITY_MIN)
     hint = f": did you mean {near[0]}?" if near else f": its pipelines are {', '.join(pipelines) or 'none'}"
     raise _wrong(f"module {module.__name__!r} has no {name!r}{hint}")
+
+
+def _functions(module: ModuleType) -> list[str]:
+    """Functions that the module itself defines: what it imports is nobody's pipeline."""
+    return [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
 
 
 def _pipeline(found: Any, target: str) -> Pipeline:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from penstock.cli.displays import Display, LiveDisplay, PlainDisplay
+from penstock.cli.displays import Display, LiveDisplay, PlainDisplay, QuietDisplay
 from penstock.cli.failures import reported
 from penstock.cli.loading import Loaded, load
 from penstock.cli.options import properties_of, settings_of
+from penstock.cli.remote import connect
 from penstock.cli.running import Watch, signals_to
 from penstock.cli.session import MASTER_DEFAULT, make_session, properties_for
 from penstock.ids import OperatorName
+from penstock.runtime.export import check_restore
 from penstock.runtime.lease import Lease
 from penstock.storage import open_store, paths
 
@@ -41,6 +45,11 @@ _SET = (
 )
 _FOR = "Stop so many seconds after the workers are up, as Ctrl-C does. Example: --for 60"
 _DRAIN = "Whether Ctrl-C, SIGTERM and --for stop with a savepoint, or at once. Example: --no-drain-on-interrupt"
+_REMOTE = (
+    "Spark Connect server to run on, in place of --master; needs pyspark[connect]. "
+    "Example: --remote sc://spark.example:15002"
+)
+_QUIET = "No progress: only errors, output of sinks, and the last line. Example: --quiet"
 _VERBOSE = "Warnings of Spark, and tracebacks. Example: --verbose"
 
 
@@ -52,6 +61,7 @@ def run(
     master: Annotated[
         str | None, typer.Option("--master", metavar="URL", help=_MASTER, show_default=MASTER_DEFAULT)
     ] = None,
+    remote: Annotated[str | None, typer.Option("--remote", metavar="URL", help=_REMOTE)] = None,
     conf: Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help=_CONF)] = None,
     restore: Annotated[str | None, typer.Option("--restore", metavar="ID|PATH", help=_RESTORE)] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=_SET)] = None,
@@ -59,6 +69,7 @@ def run(
     drain_on_interrupt: Annotated[
         bool, typer.Option("--drain-on-interrupt/--no-drain-on-interrupt", help=_DRAIN)
     ] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help=_QUIET)] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help=_VERBOSE)] = False,
 ) -> None:
     """Run a pipeline on Spark, or resume it from its checkpoints, until it is finished or stopped.
@@ -69,38 +80,72 @@ def run(
     """
     options = settings_of(settings or ())
     conf_given = properties_of(conf or ())
+    if remote is not None and master is not None:
+        raise typer.BadParameter(
+            "it names a server, whose master is settled: leave --master out", param_hint="--remote"
+        )
     with reported(verbose=verbose):
         loaded = load(target)
-        place = checkpoints or f"checkpoints/{paths.slug(OperatorName(loaded.pipeline.name))}"
+        name = loaded.pipeline.name
+        place = checkpoints or default_directory(name)
         # Checked before Spark is started, because that takes seconds.
         loaded.pipeline.graph()
-        Lease(open_store(place), loaded.pipeline.name).check()
-        chosen = master or conf_given.get("spark.master", MASTER_DEFAULT)
-        properties = properties_for(loaded.pipeline.name, chosen, loaded.directories, conf_given, verbose=verbose)
+        store = open_store(place)
+        Lease(store, name).check()
+        if restore is not None:
+            check_restore(store, restore)
+        chosen = remote or master or conf_given.get("spark.master", MASTER_DEFAULT)
         start = options | {"parallelism": parallelism, "workers": workers, "restore": restore}
-        typer.echo(f"starting Spark ({chosen}) for pipeline '{loaded.pipeline.name}', checkpoints in {place}")
-        with _session(properties, loaded, verbose) as spark:
-            typer.echo(_run(loaded, spark, place, start, seconds, drain_on_interrupt))
+        display = _display(drain_on_interrupt, quiet)
+        if not quiet:
+            where = "connecting to Spark" if remote is not None else "starting Spark"
+            typer.echo(f"{where} ({chosen}) for pipeline '{name}', checkpoints in {place}")
+        with _session(loaded, chosen, remote, conf_given, verbose) as spark:
+            typer.echo(_run(loaded, spark, place, start, seconds, drain_on_interrupt, display))
+
+
+def default_directory(pipeline: str) -> str:
+    """Where checkpoints are if nobody says: a directory with the name of the pipeline, as far as a path can have it.
+
+    An earlier version added a hash to names with blanks and the like: such a directory is used if it is there.
+    """
+    earlier = f"checkpoints/{paths.slug(OperatorName(pipeline))}"
+    readable = re.sub(r"[^a-z0-9_]+", "-", pipeline.lower()).strip("-")
+    return earlier if os.path.isdir(earlier) or not readable else f"checkpoints/{readable}"
 
 
 def _run(
-    loaded: Loaded, spark: SparkSession, place: str, start: dict[str, Any], seconds: float | None, drain: bool
+    loaded: Loaded,
+    spark: SparkSession,
+    place: str,
+    start: dict[str, Any],
+    seconds: float | None,
+    drain: bool,
+    display: Display,
 ) -> str:
     job = loaded.pipeline.start(spark, place, **start)
-    watch = Watch(job, _display(drain), limit_s=seconds, drain=drain)
+    watch = Watch(job, display, limit_s=seconds, drain=drain)
     with signals_to(watch.interrupt):
         return watch.run()
 
 
-def _display(drain: bool) -> Display:
+def _display(drain: bool, quiet: bool) -> Display:
+    if quiet:
+        return QuietDisplay()
     console = Console()
     hint = "Ctrl-C stops with a savepoint, twice at once" if drain else "Ctrl-C stops at once"
     return LiveDisplay(console, hint) if console.is_terminal else PlainDisplay()
 
 
 @contextlib.contextmanager
-def _session(properties: dict[str, str], loaded: Loaded, verbose: bool) -> Iterator[SparkSession]:
-    spark = make_session(properties, loaded.directories, loaded.file, verbose=verbose)
+def _session(
+    loaded: Loaded, master: str, remote: str | None, conf: dict[str, str], verbose: bool
+) -> Iterator[SparkSession]:
+    if remote is not None:
+        spark = connect(remote, conf, loaded.file, verbose=verbose)
+    else:
+        properties = properties_for(loaded.pipeline.name, master, loaded.directories, conf, verbose=verbose)
+        spark = make_session(properties, loaded.directories, loaded.file, verbose=verbose)
     try:
         yield spark
     finally:

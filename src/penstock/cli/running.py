@@ -70,7 +70,7 @@ class Watch:
             else:
                 self._stop("stopping")
         elif self._interrupts >= 2:
-            self._stop("stopping at once, without a savepoint")
+            self._stop("stopping at once, without waiting for the savepoint")
         elif self._refusal is not None:
             self._stop(f"no savepoint could be taken ({self._refusal}): stopping at once")
 
@@ -107,6 +107,11 @@ class Watch:
     def _ending(self) -> str:
         last = last_completed(self._job.checkpoints())
         if last is not None and BarrierFlag.DRAIN in last.flags:
+            if BarrierFlag.SAVEPOINT in last.flags and self._is_stopped:
+                # It was complete when it was no longer waited for, and it is what a new start goes on from.
+                return (
+                    f"stopped; savepoint {last.checkpoint} was completed: run the same command again to go on from it"
+                )
             if BarrierFlag.SAVEPOINT in last.flags:
                 return f"stopped with savepoint {last.checkpoint}: run the same command again to go on from there"
             return f"finished: all input is read, and everything is published with checkpoint {last.checkpoint}"

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from penstock.connectors.source import shown_identity
 from penstock.ids import CheckpointId, Generation
 
 Prepared: TypeAlias = Callable[[], Sequence[bytes]]
@@ -86,6 +87,9 @@ class Sink(ABC):
         would not find the output. As in `Source.identity`, no passwords.
         """
         return {"sink": type(self).__name__}
+
+    def __repr__(self) -> str:
+        return shown_identity(self.identity())
 
     @abstractmethod
     def writer(self, subtask: int, generation: Generation) -> SinkWriter:

@@ -19,6 +19,12 @@ class _EndOfSplit(enum.Enum):
     END = "end of split"
 
 
+def shown_identity(identity: Mapping[str, str]) -> str:
+    """`FileSource(directory='/data/orders', format='parquet')`: only that, because options may hold secrets."""
+    name, *settings = identity.items()
+    return f"{name[1]}({', '.join(f'{key}={value!r}' for key, value in settings)})"
+
+
 END_OF_SPLIT: Final = _EndOfSplit.END
 """What `SplitReader.read` returns when nothing will ever follow."""
 
@@ -91,6 +97,9 @@ class Source(ABC):
         this method keeps it.
         """
         return {"source": type(self).__name__}
+
+    def __repr__(self) -> str:
+        return shown_identity(self.identity())
 
     @abstractmethod
     def splits(self) -> Sequence[str]:

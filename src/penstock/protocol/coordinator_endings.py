@@ -63,7 +63,9 @@ def conclude(state: State, requests: tuple[Request, ...], now_ms: int, *, is_fin
     """The newest checkpoint is durable and published: what follows from that."""
     replies = answers(requests, RequestCompleted(state.newest))
     in_use = frozenset({state.restored} - {NO_CHECKPOINT})
-    retire = Retire(Horizon(state.generation, state.newest, state.policy.retained, in_use, state.first))
+    policy = state.policy
+    horizon = Horizon(state.generation, state.newest, policy.retained, in_use, state.first, policy.stops_retained)
+    retire = Retire(horizon)
     # The backoff may be that of the next one already, which has failed meanwhile.
     state = replace(state, pause_until_ms=max(now_ms + state.policy.pause_ms_min, state.backoff_until_ms))
     if not is_final:

@@ -18,6 +18,7 @@ from penstock.protocol.commit import CommitPermit
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.history import AttemptRecord
 from penstock.protocol.manifest import Manifest, PipelineShape, SubtaskReport
+from penstock.protocol.retention import STOPS_RETAINED
 
 RequestId = NewType("RequestId", int)
 """Given by whoever asks, to recognise the answer."""
@@ -48,6 +49,8 @@ class Policy:
     mode: Mode = Mode.ALIGNED_WITH_TIMEOUT
     alignment_timeout_ms: int = 10_000
     retained: int = 3
+    stops_retained: int = STOPS_RETAINED
+    """Savepoints of stops; those that were asked for are never removed."""
     backoff_ms: int = 100
     """Wait after an attempt that did not complete; doubles each time, up to `backoff_ms_max`."""
     backoff_ms_max: int = 10_000
@@ -57,7 +60,7 @@ class Policy:
     def __post_init__(self) -> None:
         if self.interval_ms is not None:
             _at_least("interval_ms", self.interval_ms, 1, "None switches periodic checkpoints off")
-        for name in ("expiry_ms", "retained", "backoff_ms", "history_max", "requests_max"):
+        for name in ("expiry_ms", "retained", "stops_retained", "backoff_ms", "history_max", "requests_max"):
             _at_least(name, getattr(self, name), 1)
         for name in ("pause_ms_min", "failures_tolerable", "alignment_timeout_ms"):
             _at_least(name, getattr(self, name), 0)

@@ -239,6 +239,11 @@ class Manifest:
     """The batch id of the checkpoint that this one is a copy of; `NO_CHECKPOINT` if it is not a copy."""
 
     @property
+    def is_stop(self) -> bool:
+        """Whether it is the savepoint that a stop with drain took, rather than one that was asked for."""
+        return self.is_savepoint and self.is_final
+
+    @property
     def batch(self) -> CheckpointId:
         """The id that sinks commit under. A copy keeps the original's: a sink may know a batch by its id alone (I4)."""
         return self.published_as or CheckpointId(self.checkpoint + self.batch_offset)

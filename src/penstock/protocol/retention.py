@@ -2,8 +2,9 @@
 
 A file is deleted for one reason only: nothing that can still be restored, or can still complete, refers to it.
 
-- The newest `retained` checkpoints stay, and those in use. Savepoints belong to their users: they always stay and do
-  not count. So does a manifest that cannot be read: nobody knows what it refers to.
+- The newest `retained` checkpoints stay, and those in use. Savepoints that somebody asked for belong to their users:
+  they always stay and do not count. Of those that stops have taken, the newest `stops_retained` stay. A manifest that
+  cannot be read stays: nobody knows what it refers to.
 - Manifests go before the blobs that only they referred to. A crash in between leaves orphans, which the next round
   finds; the other way round it would leave a checkpoint with holes (I3).
 - Blobs are judged by reachability, never by age: a later checkpoint may refer to an early one's blob.
@@ -24,6 +25,9 @@ from dataclasses import dataclass, field
 from penstock.ids import NO_CHECKPOINT, CheckpointId, Generation
 from penstock.protocol.claims import Listing, Outcome, Reservation, is_fenced
 
+STOPS_RETAINED = 3
+"""Unless somebody says otherwise, so many savepoints of stops stay."""
+
 
 @dataclass(frozen=True, slots=True)
 class CompletedCheckpoint:
@@ -32,6 +36,8 @@ class CompletedCheckpoint:
     checkpoint: CheckpointId
     blobs: frozenset[str] | None
     is_savepoint: bool = False
+    is_stop: bool = False
+    """Whether it is the savepoint of a stop with drain: nobody asked for it by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,7 @@ class Horizon:
     """Restored from, or being looked at."""
     first: CheckpointId = NO_CHECKPOINT
     """The first id of `generation`: the reservation of that name is its licence."""
+    stops_retained: int = STOPS_RETAINED
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +106,13 @@ def decide_retention(contents: Contents, horizon: Horizon) -> Retirement:
 
 
 def _retired_manifests(completed: Iterable[CompletedCheckpoint], horizon: Horizon) -> frozenset[CheckpointId]:
-    candidates = sorted(
-        each.checkpoint
-        for each in completed
-        if not each.is_savepoint and each.blobs is not None and each.checkpoint <= horizon.newest
+    known = sorted(
+        (each for each in completed if each.blobs is not None and each.checkpoint <= horizon.newest),
+        key=lambda each: each.checkpoint,
     )
-    return frozenset(candidates[: -horizon.retained]) - horizon.in_use
+    checkpoints = [each.checkpoint for each in known if not each.is_savepoint]
+    stops = [each.checkpoint for each in known if each.is_stop]
+    return frozenset(checkpoints[: -horizon.retained] + stops[: -horizon.stops_retained]) - horizon.in_use
 
 
 def _spent_markers(

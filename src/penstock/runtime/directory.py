@@ -149,6 +149,6 @@ class Directory:
         outcome = Outcome(checkpoint, found.generation, isinstance(found, Void))
         completed = None
         if isinstance(found, Manifest):
-            completed = CompletedCheckpoint(checkpoint, blobs_of(found), found.is_savepoint)
+            completed = CompletedCheckpoint(checkpoint, blobs_of(found), found.is_savepoint, found.is_stop)
         self._outcomes[checkpoint] = outcome, completed
         return outcome, completed

@@ -153,6 +153,15 @@ def import_checkpoint(
     return first
 
 
+def check_restore(store: Store, restore: str | int) -> None:
+    """Raise what `import_checkpoint` would raise for a checkpoint that is not there, or whose manifest is damaged.
+
+    It reads one file, and not everything that the checkpoint refers to.
+    """
+    source, checkpoint = _locate(store, restore, None)
+    read_manifest(source, checkpoint)
+
+
 def _raced() -> RestoreError:
     return RestoreError("somebody else is starting on this checkpoint directory: try again")
 

@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 import time
+from dataclasses import dataclass
 
 from penstock.errors import OptionError, StorageError
 from penstock.storage import paths
@@ -18,6 +19,33 @@ from penstock.storage.port import Store
 
 BEAT_MS = 2_000
 _STALE_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What the note says of its driver, and whether that lives, as far as can be known from here."""
+
+    pipeline: str
+    host: str
+    process: int
+    beat_ms: int
+    """Of the driver's wall clock."""
+    is_alive: bool
+
+
+def owner_of(store: Store) -> Owner | None:
+    """The driver whose note is in the directory. A driver that comes to its end takes its note back."""
+    note = _read(store)
+    if note is None:
+        return None
+    process, beat_ms = note.get("pid"), note.get("beat_ms")
+    return Owner(
+        str(note.get("pipeline")),
+        str(note.get("host")),
+        process if isinstance(process, int) else 0,
+        beat_ms if isinstance(beat_ms, int) else 0,
+        _is_alive(note),
+    )
 
 
 class Lease:
@@ -31,10 +59,10 @@ class Lease:
 
     def check(self) -> None:
         """Raise `OptionError` if another driver that lives owns the directory."""
-        note = self._read()
-        if note is None or not _is_alive(note):
+        owner = owner_of(self._store)
+        if owner is None or not owner.is_alive:
             return
-        who = f"pipeline '{note.get('pipeline')}' in process {note.get('pid')} on {note.get('host')}"
+        who = f"pipeline '{owner.pipeline}' in process {owner.process} on {owner.host}"
         raise OptionError(
             f"the checkpoint directory is in use by {who}: stop that one first, or give this pipeline a directory "
             f"of its own. (If that process is gone, wait {_STALE_MS // 1000} seconds.)"
@@ -54,14 +82,15 @@ class Lease:
         with self._lock:
             self._store.delete(paths.OWNER)
 
-    def _read(self) -> dict[str, object] | None:
-        if paths.OWNER not in self._store.list(paths.OWNER):
-            return None
-        try:
-            note = json.loads(self._store.read(paths.OWNER))
-        except (StorageError, ValueError):
-            return None
-        return note if isinstance(note, dict) else None
+
+def _read(store: Store) -> dict[str, object] | None:
+    if paths.OWNER not in store.list(paths.OWNER):
+        return None
+    try:
+        note = json.loads(store.read(paths.OWNER))
+    except (StorageError, ValueError):
+        return None
+    return note if isinstance(note, dict) else None
 
 
 def _is_alive(note: dict[str, object]) -> bool:

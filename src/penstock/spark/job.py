@@ -111,6 +111,11 @@ class Job:
         self._crash: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"penstock-driver-{name}", daemon=True)
 
+    def __repr__(self) -> str:
+        status = self.status
+        last = "no checkpoint yet" if status.last_checkpoint is None else f"checkpoint {status.last_checkpoint}"
+        return f"<Job '{self.name}': {status.phase.value}, {last}, {status.rows_in} rows in, {status.rows_out} out>"
+
     def _start(self) -> Job:
         self._lease.beat()
         self._thread.start()

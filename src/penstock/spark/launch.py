@@ -17,6 +17,7 @@ from penstock.spark.job import Job
 from penstock.spark.preflight import check_session, is_single_host
 from penstock.spark.sessions import context_of
 from penstock.spark.settings import Settings
+from penstock.spark.worker_python import use_own_python
 from penstock.storage import open_store
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def start(
         parallelism = workers or min(_default_parallelism(spark), graph.max_parallelism)
     plan = plan_graph(graph, parallelism, workers)
     check_session(spark, plan.workers)
+    use_own_python(spark)
     store = open_store(checkpoints, storage_options=storage_options)
     Lease(store, graph.name).check()
     if restore is not None:

@@ -6,12 +6,13 @@ import dataclasses
 import difflib
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from penstock.errors import OptionError
 from penstock.protocol.coordinator_state import Mode, Policy
 from penstock.protocol.recovery import FallBack
 from penstock.protocol.restart import RestartPolicy
+from penstock.protocol.retention import STOPS_RETAINED
 from penstock.runtime.settings import WorkerSettings
 from penstock.runtime.supervisor import SupervisorSettings
 from penstock.runtime.takeover import RestoreOptions
@@ -21,6 +22,45 @@ _MODES = {
     "unaligned": Mode.UNALIGNED,
     "aligned-with-timeout": Mode.ALIGNED_WITH_TIMEOUT,
 }
+
+
+CheckpointMode = Literal["aligned", "unaligned", "aligned-with-timeout"]
+
+
+class StartOptions(TypedDict, total=False):
+    """The keyword arguments of `Pipeline.start`, for type checkers. `Settings` has the meaning and the defaults."""
+
+    parallelism: int | None
+    """For operators that name none; by default the slots of the session, at most `workers`."""
+    workers: int | None
+    """Number of Spark tasks; by default the largest parallelism."""
+    restore: str | int | None
+    """Checkpoint to start from: an id in the directory, or the path of a savepoint."""
+    storage_options: dict[str, object] | None
+    """For fsspec, where `checkpoints` is a URL."""
+    checkpoint_mode: CheckpointMode
+    checkpoint_interval: float | timedelta | None
+    alignment_timeout: float | timedelta
+    checkpoint_timeout: float | timedelta
+    minimum_pause: float | timedelta
+    tolerable_failures: int
+    retained_checkpoints: int
+    retained_savepoints: int
+    inflight_bytes_max: int
+    recovery_bytes_max: int
+    channel_bytes: int
+    channel_time: float | timedelta
+    restarts_max: int
+    same_error_max: int | None
+    restart_window: float | timedelta
+    restart_delay: float | timedelta
+    restart_delay_max: float | timedelta
+    worker_silence: float | timedelta
+    call_timeout: float | timedelta
+    start_timeout: float | timedelta
+    takeover_timeout: float | timedelta
+    allow_output_twice: bool
+    allow_dropped_state: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +78,8 @@ class Settings:
     tolerable_failures: int = 3
     """So many checkpoints in a row may fail; one more restarts the pipeline."""
     retained_checkpoints: int = 3
+    retained_savepoints: int = STOPS_RETAINED
+    """Savepoints that stops have taken. Savepoints that were asked for are never removed."""
     inflight_bytes_max: int = 256 * 1024 * 1024
     """In-flight data that one worker may capture for a checkpoint."""
     recovery_bytes_max: int = 64 * 1024 * 1024
@@ -97,6 +139,7 @@ class Settings:
             mode=_MODES[self.checkpoint_mode],
             alignment_timeout_ms=_ms("alignment_timeout", self.alignment_timeout),
             retained=self.retained_checkpoints,
+            stops_retained=self.retained_savepoints,
         )
         restart = RestartPolicy(
             self.restarts_max,

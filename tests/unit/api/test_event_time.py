@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import CollectSink, DataError, ListSource, Operator, OperatorContext, Pipeline, PipelineError
+from penstock import CollectSink, DataError, ListSource, Pipeline, PipelineError
 from penstock.api.event_time import EventTimeOperator, ticks_of
-from penstock.api.operator import IDLE_WATERMARK, MAX_WATERMARK, Emit
+from penstock.api.operator import IDLE_WATERMARK, MAX_WATERMARK, Emit, Operator, OperatorContext
 from penstock.ids import OperatorName
 from penstock.testing import run
 

@@ -51,6 +51,7 @@ def add_checkpoint(
     *,
     generation: int = 1,
     is_savepoint: bool = False,
+    is_final: bool = False,
     is_committed: bool = True,
     content: bytes = b"state" * 2000,
     refers_to: tuple[Segment, ...] = (),
@@ -69,7 +70,8 @@ def add_checkpoint(
         committables=(Committable(COUNTS, 0, b"{}"),),
         figures=Figures(1, 2, 3, 4, len(content), 0),
     )
-    manifest = Manifest(checkpoint, written, SHAPE, (report,), COMPLETED_AT_MS - 35, COMPLETED_AT_MS, is_savepoint)
+    times = COMPLETED_AT_MS - 35, COMPLETED_AT_MS
+    manifest = Manifest(checkpoint, written, SHAPE, (report,), *times, is_savepoint, is_final)
     store.create(paths.manifest(checkpoint), encode_manifest(manifest))
     if is_committed:
         store.create(paths.committed(checkpoint), b"{}")

@@ -21,7 +21,9 @@ from tests.unit.cli.kit import directory, penstock
 
 COMMANDS = [
     (),
+    ("new",),
     ("run",),
+    ("status",),
     ("checkpoints",),
     ("checkpoints", "list"),
     ("checkpoints", "show"),

@@ -187,3 +187,8 @@ def test_blobs_stay_where_another_manifest_cannot_be_read(tmp_path: Path) -> Non
     # The damaged one itself can be cleared away, with what was written for it.
     assert penstock("checkpoints", "delete", tmp_path, 4, "--yes").exit_code == 0
     assert not [path for path in store.list(paths.blob_prefix(CheckpointId(4)))]
+
+
+def test_the_newest_one_is_shown_if_none_is_named(tmp_path: Path) -> None:
+    directory(tmp_path, 3, 14)
+    assert json.loads(penstock("checkpoints", "show", tmp_path, "--json").stdout)["id"] == 14

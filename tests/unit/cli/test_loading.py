@@ -12,6 +12,7 @@ from penstock.cli.loading import load
 from penstock.errors import PenstockError, PipelineError
 
 SOURCE = """
+import numpy as np
 from penstock import ConsoleSink, ListSource, Pipeline, PipelineError
 
 pipeline = Pipeline("one").source(ListSource([{"a": 1}])).sink(ConsoleSink())
@@ -85,6 +86,8 @@ def test_workers_are_told_where_the_code_was_found(project: Path, tmp_path_facto
         ("package_here/no-such.py:pipeline", "no file"),
         ("totals_here:pipelin", "did you mean pipeline"),
         ("totals_here:zzz", "its pipelines are pipeline"),
+        # The module has an `np`, which is neither a pipeline nor like it.
+        ("totals_here:nope", "its pipelines are pipeline"),
         ("totals_here:number", "not a Pipeline but an object of type int"),
         ("totals_here:stream", r"becomes a pipeline with \.sink"),
         ("totals_here:forgets", r"did not return a Pipeline but None"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from penstock.cli.displays import PlainDisplay, panel_of
+from penstock.cli.displays import LiveDisplay, PlainDisplay, QuietDisplay, panel_of
 from penstock.cli.readings import Readings, first_line, plain_line, recovery_text
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Cut
@@ -55,7 +56,7 @@ def test_rates_are_those_of_the_last_seconds_and_begin_anew_with_an_attempt() ->
 
 def test_plain_lines_come_every_two_seconds_and_errors_once() -> None:
     job, file = FakeJob(), io.StringIO()
-    readings, display = Readings(job, 0.0), PlainDisplay(file)
+    readings, display = Readings(job, 0.0), PlainDisplay(file, lambda: datetime.datetime(2026, 11, 17, 9, 5, 7))
     display.open()
     for tenth in range(45):
         if tenth == 12:
@@ -63,8 +64,37 @@ def test_plain_lines_come_every_two_seconds_and_errors_once() -> None:
         display.show(readings.take(tenth / 10))
     display.close(readings.take(4.6))
     lines = file.getvalue().splitlines()
-    assert [line.split()[0] for line in lines] == ["0s", "1s", "2s", "4s"]
-    assert lines[1] == "1s error: worker 1 died"
+    assert [line.split()[2] for line in lines] == ["0s", "1s", "2s", "4s"]
+    # With the time on the wall, as in any log.
+    assert lines[1] == "2026-11-17 09:05:07 1s error: worker 1 died"
+
+
+def test_a_quiet_display_shows_remarks_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    display, reading = QuietDisplay(), Readings(FakeJob(), 0.0).take(0.0)
+    display.open()
+    display.show(reading)
+    display.say("stopping")
+    display.close(reading)
+    assert capsys.readouterr().out == "stopping\n"
+
+
+def test_a_panel_that_the_terminal_has_wrapped_is_removed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=104, height=40)
+    display, readings = LiveDisplay(console), Readings(FakeJob(), 0.0)
+    display.open()
+    display.show(readings.take(0.0))
+    height = file.getvalue().count("\n") + 1
+    display.show(readings.take(1.0))
+    assert "\x1b[J" not in file.getvalue()
+    # Each line of 100 cells takes two rows of 50; `Live` goes up by one for each line.
+    console.width = 50
+    display.show(readings.take(2.0))
+    assert f"\r\x1b[{2 * height - 1}A\x1b[J" + "\n" * (height - 1) in file.getvalue()
+    written = len(file.getvalue())
+    display.show(readings.take(3.0))
+    assert "\x1b[J" not in file.getvalue()[written:]
+    display.close(readings.take(4.0))
 
 
 def test_the_panel_shows_what_the_lines_show() -> None:

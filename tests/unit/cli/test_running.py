@@ -66,6 +66,26 @@ def test_a_second_interrupt_stops_at_once() -> None:
     hangs.set()
 
 
+def test_a_savepoint_that_is_complete_in_spite_of_a_second_interrupt_is_told_of_as_such() -> None:
+    job, said = FakeJob(), Said()
+    job.records = (record(3),)
+    is_draining = threading.Event()
+
+    def drain() -> None:
+        # Complete, and the second interrupt comes before the pipeline has ended.
+        job.records = (record(4, flags=BarrierFlag.SAVEPOINT | BarrierFlag.DRAIN),)
+        is_draining.set()
+
+    job._drain = drain
+    watch = Watch(job, said)
+    watch.interrupt()
+    watch.interrupt()
+    ending = watch.run()
+    assert is_draining.is_set()
+    assert said.remarks[-1] == "stopping at once, without waiting for the savepoint"
+    assert ending == "stopped; savepoint 4 was completed: run the same command again to go on from it"
+
+
 def test_without_draining_the_first_interrupt_stops_at_once() -> None:
     job = FakeJob()
     watch = Watch(job, Said(), drain=False)

@@ -57,13 +57,73 @@ def test_collecting_the_same_again_changes_nothing() -> None:
     assert CollectSink().rows() == []
 
 
-def test_the_console_shows_the_first_records_and_counts_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
-    pipeline = Pipeline("p")
-    pipeline.source(ListSource([{"n": 1, "t": "x"}, {"n": 2, "t": "y"}, {"n": 3, "t": "z"}])).sink(ConsoleSink(rows=2))
-    run(pipeline)
-    assert capsys.readouterr().out == "n=1  t=x\nn=2  t=y\n… and 1 more\n"
+def test_the_console_shows_the_first_records_of_a_checkpoint_and_counts_the_rest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sink, staged = ConsoleSink(rows=2), []
+    for subtask in range(2):
+        writer = sink.writer(subtask, Generation(1))
+        for n in (1, 2):
+            writer.write(pa.record_batch({"n": [n + 10 * subtask], "text": ["x"]}))
+        staged += writer.prepare()()
+    sink.committer().commit(CheckpointId(5), staged)
+    assert capsys.readouterr().out == "checkpoint 5: 4 rows\nn  text\n1  x\n2  x\n… and 2 more\n\n"
     with pytest.raises(PipelineError):
         ConsoleSink(rows=-1)
+
+
+def test_the_console_shows_every_record_of_a_pipeline_once(capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = Pipeline("p")
+    pipeline.source(ListSource([{"n": n} for n in range(100, 105)])).sink(ConsoleSink())
+    run(pipeline)
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(line for line in lines if line.isdigit()) == ["100", "101", "102", "103", "104"]
+
+
+def printed(sink: ConsoleSink, *batches: pa.RecordBatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What one subtask's batches look like."""
+    writer, committer = sink.writer(0, Generation(1)), sink.committer()
+    for batch in batches:
+        writer.write(batch)
+    committer.commit(CheckpointId(7), list(writer.prepare()()))
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_columns_of_the_console_are_aligned_and_its_values_readable(capsys: pytest.CaptureFixture[str]) -> None:
+    batch = pa.record_batch(
+        {
+            "name": ["a", "long" * 20, None],
+            "n": [1, -20, 300],
+            "at": pa.array([0, 1_500, None], pa.timestamp("ms", "UTC")),
+        }
+    )
+    other = pa.record_batch({"x": ["a\nb"]})
+    assert printed(ConsoleSink(), batch, other, capsys=capsys) == [
+        "checkpoint 7: 4 rows",
+        f"name{' ' * 40}n  at",
+        f"a{' ' * 43}1  1970-01-01 00:00:00Z",
+        f"{('long' * 20)[:39]}…  -20  1970-01-01 00:00:01.500000Z",
+        f"null{' ' * 36}  300  null",
+        "x",
+        r"a\nb",
+        "",
+    ]
+
+
+def test_a_table_that_is_wider_than_the_terminal_becomes_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = pa.record_batch({"customer": ["ann"], "total": [5]})
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "15")
+    assert printed(ConsoleSink(), batch, capsys=capsys)[1:-1] == ["customer  total", "ann           5"]
+    monkeypatch.setenv("COLUMNS", "14")
+    assert printed(ConsoleSink(), batch, capsys=capsys)[1:-1] == ["customer=ann  total=5"]
+
+
+def test_output_that_an_earlier_version_staged_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    ConsoleSink().committer().commit(CheckpointId(3), [b'{"lines": ["n=1"], "count": 4}'])
+    assert capsys.readouterr().out.splitlines() == ["checkpoint 3: 4 rows", "n=1", "… and 3 more", ""]
 
 
 def test_a_callable_sink_is_at_least_once() -> None:

@@ -86,6 +86,12 @@ class TestWritingAndSettling:
         assert run.written(11) == (AnnounceCompleted(ID_11), Retire(horizon(11)))
         assert (run.state.newest, run.state.deciding) == (ID_11, None)
 
+    def test_retention_goes_by_the_policy(self) -> None:
+        policy = replace(PLAIN, retained=2, stops_retained=7)
+        run = writing(policy=policy)
+        expected = replace(horizon(11), retained=2, stops_retained=7)
+        assert run.written(11) == (AnnounceCompleted(ID_11), Retire(expected))
+
     def test_a_manifest_that_may_have_been_written_is_voided_before_the_attempt_is_given_up(self) -> None:
         run = writing()
         assert run.feed(ManifestFailed(ID_11, "timed out", 1_200))[0] == VoidCheckpoint(Void(ID_11, GENERATION))

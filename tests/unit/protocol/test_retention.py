@@ -73,6 +73,27 @@ def test_savepoints_stay_and_do_not_count() -> None:
     assert decide_retention(contents, horizon(4, 1)).manifests == (CheckpointId(2),)
 
 
+def stop(number: int, *blobs: str) -> CompletedCheckpoint:
+    return CompletedCheckpoint(CheckpointId(number), frozenset(blobs), is_savepoint=True, is_stop=True)
+
+
+def test_only_the_newest_savepoints_of_stops_stay_and_never_one_that_was_asked_for() -> None:
+    contents = Contents(
+        completed=(stop(1, "a"), completed(2, "asked", is_savepoint=True), stop(3), stop(4), completed(5), stop(6)),
+        blobs=(blob("a", 1, OLD), blob("asked", 2, OLD)),
+    )
+    assert decide_retention(contents, horizon(6)) == Retirement(manifests=(CheckpointId(1),), blobs=("a",))
+    fewer = replace(horizon(6), stops_retained=1)
+    assert decide_retention(contents, fewer).manifests == ids_in_order(1, 3, 4)
+    assert decide_retention(contents, replace(fewer, in_use=ids(3))).manifests == ids_in_order(1, 4)
+    # One that completes after the horizon is none of this round's business.
+    assert decide_retention(contents, replace(fewer, newest=CheckpointId(4))).manifests == ids_in_order(1, 3)
+
+
+def ids_in_order(*numbers: int) -> tuple[CheckpointId, ...]:
+    return tuple(map(CheckpointId, numbers))
+
+
 def test_a_checkpoint_in_use_stays() -> None:
     contents = Contents(completed=(completed(1, "a"), completed(2), completed(3)), blobs=(blob("a", 1),))
     assert decide_retention(contents, horizon(3, 1, 1)) == Retirement(manifests=(CheckpointId(2),))

@@ -32,7 +32,13 @@ def blob_of(number: int, generation: int = 1) -> str:
 
 
 def put(
-    store: MemoryStore, number: int, generation: int = 1, *, is_savepoint: bool = False, blob: str | None = None
+    store: MemoryStore,
+    number: int,
+    generation: int = 1,
+    *,
+    is_savepoint: bool = False,
+    is_final: bool = False,
+    blob: str | None = None,
 ) -> Manifest:
     """A reservation, a blob and a manifest that names it."""
     path = blob or blob_of(number, generation)
@@ -43,6 +49,7 @@ def put(
         PipelineShape("orders", 128),
         (SubtaskReport(MAP, states=(state,)),),
         is_savepoint=is_savepoint,
+        is_final=is_final,
     )
     reserve(store, number, generation)
     store.write(path, [b"abc"])
@@ -248,6 +255,16 @@ class TestRetention:
             Blob(blob_of(3, 2), CheckpointId(3), Generation(2)),
         )
         assert contents.committed == frozenset({CheckpointId(1)})
+
+    def test_savepoints_of_stops_go_after_a_while_and_no_other_ones(self) -> None:
+        store = MemoryStore()
+        for number in range(1, 6):
+            put(store, number, is_savepoint=True, is_final=True)
+        for number in range(6, 11):
+            put(store, number, is_savepoint=True)
+        put(store, 11, is_final=True)
+        retire(store, Directory(store), Horizon(Generation(1), CheckpointId(11), 1))
+        assert Directory(store).ids(paths.PathKind.MANIFEST) == [3, 4, 5, 6, 7, 8, 9, 10, 11]
 
     def test_what_a_damaged_checkpoint_refers_to_is_unknown_and_not_nothing(self) -> None:
         store = MemoryStore()

@@ -1,0 +1,42 @@
+"""The session of `penstock run --remote`: a Spark Connect server that somebody else has started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from penstock.cli.relay import Relay
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def connect(remote: str, conf: Mapping[str, str], file: str | None, *, verbose: bool) -> SparkSession:
+    """Connect to the server at `remote`, and send it the module of the pipeline. Raises `PenstockError`."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.remote(remote)
+    # With "local[2]" PySpark starts a server, which says a lot. Any other server has its settings.
+    quiet = {"spark.ui.showConsoleProgress": "false"} if remote.startswith("local") and not verbose else {}
+    for key, value in {**quiet, **conf}.items():
+        builder = builder.config(key, value)
+    relay = Relay()
+    try:
+        with relay.catching():
+            session = builder.getOrCreate()
+        if file is not None:
+            session.addArtifacts(file, pyfile=True)
+    # PySpark exits where a package is missing and it takes the program for a test of its own.
+    except (Exception, SystemExit) as error:
+        relay.release(show_held=True)
+        raise PenstockError(
+            f"there is no session with the Spark Connect server at {remote}: {error}\n"
+            f"It takes pyspark[connect] here (grpcio, protobuf and others), and a server of Spark 4.3 that can be "
+            f"reached: sc://host:15002."
+        ) from error
+    relay.release(show_held=verbose)
+    return session
