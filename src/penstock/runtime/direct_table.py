@@ -29,9 +29,6 @@ class DirectTable:
     __slots__ = ("_asked", "_base", "_places")
 
     def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
         self._base = 0
         self._places: npt.NDArray[np.intp] = np.empty(0, dtype=np.intp)
         self._asked = 0

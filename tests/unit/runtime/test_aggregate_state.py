@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -313,10 +312,6 @@ AFTER: dict[str, Callable[[AggregateState], object]] = {
     "they change twice": lambda state: (state.update(numbers(100, 700, 5)), state.update(numbers(0, 800, 7))),
     "keys are added": lambda state: state.update(numbers(850, 1_000, 5)),
     "the columns grow": lambda state: (state.update(numbers(0, 500, 5)), state.update(numbers(300, 9_000, 7))),
-    "keys are removed": lambda state: (
-        state.pop(lambda keys: pc.less(keys["k"], 400)),
-        state.update(numbers(0, 900, 7)),
-    ),
     "the first null comes": lambda state: state.update(batch_of([(None, 1), (5, 1)])),
     "another snapshot is taken": lambda state: (state.snapshot(), state.update(numbers(0, 900, 5))),
 }
@@ -402,7 +397,6 @@ def test_the_version_changes_with_the_state_and_only_then() -> None:
     version = state.snapshot().version
     state.current()
     state.update(numbers(0, 0, 3))
-    state.pop(lambda keys: np.zeros(keys.num_rows, dtype=bool))
     assert state.snapshot().version == version
     state.fold(numbers(0, 1, 0))
     assert state.snapshot().version > version
@@ -498,54 +492,6 @@ def test_keys_of_another_subtask_are_not_written_into_a_checkpoint() -> None:
     state.update(numbers(0, 100, 1))
     with pytest.raises(ProtocolViolation, match="owns 3 … 4"):
         state.snapshot().encode(100)
-
-
-# --- removing ---
-
-
-@given(
-    st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(-9, 9)), max_size=30), max_size=6), st.integers(2, 5)
-)
-@pytest.mark.parametrize("kind", ["int64", "string"])
-def test_popped_keys_are_returned_once_and_begin_anew(
-    kind: str, content: list[list[tuple[int, int]]], modulus: int
-) -> None:
-    state = state_of()
-    live: dict[Any, list[Entry]] = {}
-    for turn, part in enumerate(content):
-        new = [(number if kind == "int64" else str(number), value) for number, value in part]
-        state.fold(batch_of(list(new), KEYS[kind][0]))
-        for key, value in new:
-            live.setdefault(key, []).append((key, value))
-        chosen = [key for key in live if int(key) % modulus == turn % modulus]
-        popped = state.pop(lambda keys, turn=turn: pc.equal(_modulo(keys["k"], modulus), turn % modulus))
-        assert found(popped) == {key: expected(live.pop(key))[key] for key in chosen}
-        assert found(state.current()) == {key: expected(rows)[key] for key, rows in live.items()}
-
-
-def _modulo(column: pa.Array, modulus: int) -> pa.Array:
-    number = column.cast(pa.int64())
-    return pc.subtract(number, pc.multiply(pc.divide(number, modulus), modulus))
-
-
-def test_a_null_in_the_choice_chooses_nothing() -> None:
-    state = state_of(SUM)
-    state.update(batch_of([(1, 1), (None, 2), (3, 3)]))
-    assert found(state.pop(lambda keys: pc.less(keys["k"], 3))) == {1: (1,)}
-    assert found(state.current()) == {None: (2,), 3: (3,)}
-
-
-def test_strings_that_are_no_longer_used_are_forgotten() -> None:
-    state = state_of(SUM)
-    for first in range(0, 50_000, 5_000):
-        keys = pa.array([f"key {number}" for number in range(first, first + 5_000)])
-        state.fold(pa.record_batch({"k": keys, "v": np.ones(5_000)}))
-        state.pop(lambda keys: pc.greater(pc.utf8_length(keys["k"]), len("key 9")))
-    assert len(state) == 10
-    chunks = state.snapshot()._columns.keys.chunks[0]  # type: ignore[union-attr]
-    assert chunks is not None
-    assert sum(map(len, chunks)) <= 5_010
-    assert set(found(state.current())) == {f"key {number}" for number in range(10)}
 
 
 # --- what does not fit ---

@@ -72,13 +72,6 @@ def test_keys_go_to_the_owner_of_their_group_however_it_is_found(sequence: list[
         assert partitioner.receivers_of(batch).tolist() == wanted.tolist()
 
 
-def test_what_was_forgotten_gets_a_new_slot() -> None:
-    index = KeyIndex([pa.int64()])
-    index.slots_of([pa.array([7, 8, 9])])
-    index.keep(np.array([2]))
-    assert index.slots_of([pa.array([9, 8])]).tolist() == [0, 1]
-
-
 def test_a_null_that_comes_later_changes_nothing_for_the_others() -> None:
     index = KeyIndex([pa.int64()])
     first = index.slots_of([pa.array([1, 2, 3])]).tolist()

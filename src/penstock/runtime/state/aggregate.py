@@ -6,8 +6,7 @@ first; a batch of other types is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -98,27 +97,6 @@ class AggregateState:
             return None
         keys = self._bound.index.snapshot().arrays()
         return self._result(self._bound, np.arange(len(self), dtype=np.int32), keys)
-
-    def pop(self, select: Callable[[pa.RecordBatch], Any]) -> pa.RecordBatch | None:
-        """Remove the keys that `select` chooses and return their aggregates; None as in `current`.
-
-        `select` gets all keys as a batch and returns a boolean per row, of numpy or Arrow; a null chooses nothing.
-        Takes time in proportion to the state.
-        """
-        if self._bound is None:
-            return None
-        columns = self._bound
-        snapshot = columns.index.snapshot()
-        keys = snapshot.arrays()
-        chosen = select(pa.RecordBatch.from_arrays(keys, names=list(self.key)))
-        if isinstance(chosen, pa.Array | pa.ChunkedArray):
-            chosen = chosen.fill_null(False).to_numpy(zero_copy_only=False)
-        gone = np.flatnonzero(chosen).astype(np.int32)
-        result = self._result(columns, gone, snapshot.arrays(gone))
-        if len(gone):
-            columns.keep(np.flatnonzero(~np.asarray(chosen, dtype=np.bool_)))
-            self.version += 1
-        return result
 
     def snapshot(self) -> AggregateSnapshot:
         """References only: the time does not depend on the number of keys."""

@@ -175,15 +175,6 @@ class Columns:
                 has_value = numbers > 0 if accumulator.is_count else ~null_mask(array)
                 self.is_set[accumulator.column][slots] = has_value
 
-    def keep(self, slots: npt.NDArray[np.intp]) -> None:
-        """Forget all slots but these. Snapshots keep the old columns, which nobody changes any more."""
-        self._open = []
-        self.index.keep(slots)
-        self.numbers = {label: column[slots] for label, column in self.numbers.items()}
-        self.is_set = {name: column[slots] for name, column in self.is_set.items()}
-        self._last_row = np.empty(len(slots), dtype=np.int32)
-        self._ready = len(slots)
-
     def snapshot(self) -> ColumnsSnapshot:
         # What others have added to the index since is not in these columns.
         keys = replace(self.index.snapshot(), size=self._ready)

@@ -32,7 +32,8 @@ Column: TypeAlias = npt.NDArray[np.int64]
 
 _MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)
 _FIRST_CAPACITY = 1 << 10
-_MERGED_ROWS_MAX = 1 << 20
+_MERGED_ROWS_MAX = 1 << 17
+"""Values of a chunk that is not merged with others any more: merging holds the mailbox."""
 _MERGED_BYTES_MAX = 1 << 30  # a string array cannot hold more than 2 GiB
 _LEAVES_MAX = 62
 
@@ -44,7 +45,10 @@ class Interner:
         self.kind = kind
         self._chunks: tuple[pa.Array, ...] = (pa.array([], kind),)
         self._hashes: Words = np.empty(_FIRST_CAPACITY, dtype=np.uint64)
-        self._table = SlotTable(lambda: self._hashes[: self._table.size])
+        self._table = SlotTable(self._hashes_of)
+
+    def _hashes_of(self, slots: Slots) -> Words:
+        return self._hashes.take(slots)
 
     def words(self, array: pa.Array) -> npt.NDArray[np.int64]:
         """The number of each value; arbitrary for a null."""
@@ -81,17 +85,6 @@ class Interner:
         """All values in the order of their numbers; immutable."""
         return self._chunks
 
-    def keep(self, words: Column) -> Column:
-        """Forget the values that `words` does not use, if they are many, and return the new words."""
-        if self._table.size <= 2 * len(words) + _FIRST_CAPACITY:
-            return words
-        used, renumbered = np.unique(words, return_inverse=True)
-        # Chunk by chunk: all of them might not fit into one.
-        self._chunks = tuple(_with_parts(self._chunks, used))
-        self._hashes = with_capacity(self._hashes[used], _FIRST_CAPACITY)
-        self._table.rebuild(len(used))
-        return renumbered.astype(np.int64)
-
 
 def _with_chunk(chunks: tuple[pa.Array, ...], chunk: pa.Array) -> tuple[pa.Array, ...]:
     """Append, and merge neighbours of like size, so that there are few chunks and no value is copied often."""
@@ -102,20 +95,6 @@ def _with_chunk(chunks: tuple[pa.Array, ...], chunk: pa.Array) -> tuple[pa.Array
         last = merged.pop()
         merged[-1] = pa.concat_arrays([merged[-1], last])
     return tuple(merged)
-
-
-def _with_parts(chunks: Sequence[pa.Array], places: Column) -> Iterator[pa.Array]:
-    """Of each chunk the values at `places`, which are sorted, if there are any; one chunk at least."""
-    first = 0
-    kept = False
-    for chunk in chunks:
-        begin, end = np.searchsorted(places, (first, first + len(chunk)))
-        if end > begin:
-            kept = True
-            yield take(chunk, places[begin:end] - first)
-        first += len(chunk)
-    if not kept:
-        yield chunks[0].slice(0, 0)
 
 
 def take_from(chunks: Sequence[pa.Array], places: npt.NDArray[np.integer[Any]]) -> pa.Array:
@@ -209,7 +188,7 @@ class KeyIndex:
         self._words = [np.empty(_FIRST_CAPACITY, dtype=np.int64) for _ in leaf_kinds]
         self._direct = DirectTable()
         """Of keys that are one word, the slots of those that lie close together."""
-        self._table = SlotTable(lambda: _hash_words([column[: self.size] for column in self._words]))
+        self._table = SlotTable(lambda slots: self._hashes([column.take(slots) for column in self._words]))
 
     @property
     def size(self) -> int:
@@ -243,21 +222,11 @@ class KeyIndex:
                 self._words[position] = with_capacity(self._words[position], end)
                 self._words[position][first:end] = column[rows]
 
-        return self._table.find_or_add(_hash_words(words), equal, append)
+        return self._table.find_or_add(self._hashes(words), equal, append)
 
     def snapshot(self) -> KeySnapshot:
         chunks = tuple(None if interner is None else interner.chunks for interner in self._interners)
         return KeySnapshot(self.kinds, self.size, tuple(self._words), chunks)
-
-    def keep(self, slots: npt.NDArray[np.integer[Any]]) -> None:
-        """Forget all keys but those of `slots`, which are numbered anew in this order. Old snapshots stay valid."""
-        self._words = [column[slots] for column in self._words]
-        for leaf, interner in enumerate(self._interners):
-            if interner is not None:
-                self._words[leaf] = interner.keep(self._words[leaf])
-        self._words = [with_capacity(column, _FIRST_CAPACITY) for column in self._words]
-        self._direct.clear()
-        self._table.rebuild(len(slots))
 
     @property
     def _has_nulls(self) -> bool:
@@ -265,7 +234,14 @@ class KeyIndex:
 
     def _add_null_word(self) -> None:
         self._words = [*self._words, np.zeros(len(self._words[0]), dtype=np.int64)]
-        self._table.rebuild(self.size)
+
+    def _hashes(self, words: Sequence[Column]) -> Words:
+        """The hash of each key. Without nulls it is the same whether there is a word for them or not."""
+        leaves = len(self._interners)
+        hashes = _hash_words(words[:leaves])
+        for nulls in words[leaves:]:
+            hashes += nulls.view(np.uint64) * _MULTIPLIER
+        return hashes
 
     def _take_apart(self, arrays: Sequence[pa.Array]) -> tuple[list[Column], Column | None]:
         """One word per leaf, zero at nulls, and the nulls as a word of bits if there are any."""
