@@ -19,18 +19,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from penstock.api.functions import (
-    ExpiredTimerInfo,
-    KeyedContext,
-    KeyedFunction,
-    Row,
-    StatefulProcessor,
-    StatefulProcessorHandle,
-    TimerValues,
-    TwoInputContext,
-    TwoInputFunction,
-)
+from penstock.api.functions import KeyedContext, KeyedFunction, TwoInputContext, TwoInputFunction
 from penstock.api.operator import Emit, Operator, OperatorContext
+from penstock.api.processors import ExpiredTimerInfo, Row, StatefulProcessor, StatefulProcessorHandle, TimerValues
 from penstock.api.stream import ConnectedStreams, KeyedStream, Pipeline, Stream, register_start
 from penstock.api.windowed_stream import WindowedStream
 from penstock.connectors.callable import CallableSink
