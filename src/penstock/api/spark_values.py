@@ -104,7 +104,9 @@ def _kept_by(kind: pa.DataType, *, local: bool) -> Convert | None:
 
 def _kept_time(value: Any) -> Any:
     # NaT of pandas is not equal to itself.
-    return None if value is not None and value != value else value  # noqa: PLR0124
+    if value is None or value != value:  # noqa: PLR0124
+        return None
+    return value.to_pydatetime(warn=False) if hasattr(value, "to_pydatetime") else value
 
 
 def _kept_instant(value: Any) -> Any:
