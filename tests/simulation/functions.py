@@ -134,7 +134,7 @@ class Echoes(KeyedFunction):
 
     def on_timer(self, key: tuple[Any, ...], at_ms: int, context: KeyedContext) -> pa.RecordBatch:
         self.world.fail_here("timer")
-        due = [number for at, number in self.held.keys() if at == at_ms]
+        due = [number for (at, number), _ in self.held.iterator() if at == at_ms]
         for number in due:
             self.held.remove_key((at_ms, number))
         return pa.record_batch(

@@ -98,49 +98,48 @@ def seen(value: Any) -> str:
 
 
 class _States(StatefulProcessor):
-    """Keeps values of every type in every kind of state, and tells what comes back."""
+    """Keeps values of every type in every kind of state, and tells what comes back.
+
+    All types are fields of few states: on Spark each state is a column family of its own.
+    """
 
     def init(self, handle: Any) -> None:
         self.handle = handle
-        self.values = {name: handle.getValueState(f"v_{name}", f"x {kind}") for name, kind in TYPES.items()}
-        self.lists = {name: handle.getListState(f"l_{name}", f"x {kind}") for name, kind in TYPES.items()}
-        self.maps = {name: handle.getMapState(f"m_{name}", "k string", f"x {kind}") for name, kind in TYPES.items()}
-        self.keyed = {name: handle.getMapState(f"k_{name}", f"x {kind}", "k string") for name, kind in _KEYED.items()}
-        self.two = handle.getValueState("two", "a string, b int")
+        self.value = handle.getValueState("value", ddl(TYPES))
+        self.list = handle.getListState("list", ddl(TYPES))
+        self.map = handle.getMapState("map", "k string", ddl(TYPES))
+        self.keyed = handle.getMapState("keyed", ddl(_KEYED), "k string")
         handle.deleteIfExists("never there")
 
-    def kept(self, name: str, value: Any) -> Iterator[str]:
-        value_state, list_state, map_state = self.values[name], self.lists[name], self.maps[name]
-        yield f"before {name}: {value_state.exists()} {seen(value_state.get())} {map_state.exists()}"
-        value_state.update((value,))
-        list_state.appendValue((value,))
-        list_state.appendList([(value,), (None,)])
-        map_state.updateValue(("q",), (value,))
-        yield f"value {name}: {value_state.exists()} {seen(value_state.get())}"
-        yield f"list {name}: {seen(list(list_state.get()))}"
-        yield f"map {name}: {seen(map_state.getValue(('q',)))} {seen(map_state.getValue(('w',)))}"
-        yield f"map {name}: {map_state.containsKey(('q',))} {seen(list(map_state.iterator()))}"
-        yield f"map {name}: {seen(list(map_state.keys()))} {seen(list(map_state.values()))}"
-        if name in self.keyed:
-            keyed = self.keyed[name]
-            keyed.updateValue((value,), ("q",))
-            yield f"keyed {name}: {seen(keyed.getValue((value,)))} {keyed.containsKey((value,))}"
-            keyed.removeKey((value,))
-            yield f"keyed {name}: {keyed.exists()} {seen(list(keyed.keys()))}"
-
-    def others(self) -> Iterator[str]:
-        self.two.update(Row(a="x", b=1))
-        yield f"row: {seen(self.two.get())}"
-        self.two.update(["y", None])
-        yield f"list: {seen(self.two.get())}"
-        self.two.clear()
-        yield f"cleared: {seen(self.two.get())} {self.two.exists()}"
-        entries = self.maps["i32"]
-        entries.updateValue("x", (1,))
-        yield f"scalar key: {seen(entries.getValue('x'))} {entries.containsKey('x')} {entries.containsKey('y')}"
-        entries.removeKey("x")
-        entries.removeKey("y")
-        yield f"scalar key: {entries.containsKey('x')}"
+    def kept(self, values: dict[str, Any]) -> Iterator[str]:
+        row, nothing = tuple(values.values()), (None,) * len(TYPES)
+        user_key = tuple(value for name, value in values.items() if name in _KEYED)
+        yield f"before: {self.value.exists()} {seen(self.value.get())} {self.list.exists()} {self.map.exists()}"
+        self.value.update(row)
+        self.list.appendList([row, nothing])
+        self.list.appendValue(row)
+        self.map.updateValue(("q",), row)
+        yield f"value: {self.value.exists()} {seen(self.value.get())}"
+        yield f"list: {self.list.exists()} {seen(list(self.list.get()))}"
+        yield f"map: {seen(self.map.getValue(('q',)))} {seen(self.map.getValue(('w',)))} {self.map.containsKey(('w',))}"
+        yield f"map: {seen(list(self.map.iterator()))}"
+        yield f"map: {seen(list(self.map.keys()))} {seen(list(self.map.values()))}"
+        self.keyed.updateValue(user_key, ("q",))
+        yield f"keyed: {seen(self.keyed.getValue(user_key))} {self.keyed.containsKey(user_key)}"
+        yield f"keyed: {seen(list(self.keyed.keys()))}"
+        self.keyed.removeKey(user_key)
+        yield f"keyed: {self.keyed.exists()} {seen(list(self.keyed.keys()))}"
+        self.value.update(Row(**{**values, "i32": None}))
+        yield f"row: {seen(self.value.get())}"
+        self.value.update(list(row))
+        yield f"list: {seen(self.value.get())}"
+        self.list.put([nothing])
+        yield f"put: {seen(list(self.list.get()))}"
+        self.map.updateValue("x", nothing)
+        yield f"scalar key: {seen(self.map.getValue('x'))} {self.map.containsKey('x')} {self.map.containsKey('y')}"
+        self.map.removeKey("x")
+        self.map.removeKey("y")
+        yield f"scalar key: {self.map.containsKey('x')}"
 
     def close(self) -> None:
         pass
@@ -158,8 +157,7 @@ class PandasStates(_States):
             told = [f"key {seen(key)} at {_times(timerValues)}", f"{frame.index!r} {list(frame.columns)}"]
             for name in TYPES:
                 told.append(f"column {name}: {frame[name].dtype} {[seen(value) for value in frame[name]]}")
-                told += self.kept(name, self._for_state(name, frame[name].iloc[0]))
-            told += self.others()
+            told += self.kept({name: self._for_state(name, frame[name].iloc[0]) for name in TYPES})
             out = frame[list(TYPES)].copy()
             out.insert(0, "told", ["\n".join(told)] * len(frame))
             yield out
@@ -181,11 +179,15 @@ class RowStates(_States):
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
         for row in rows:
-            told = [f"key {seen(key)} at {_times(timerValues)}", seen(row), repr(row), f"{'b' in row} {row.b == row['b']}"]
-            for name in TYPES:
-                told += self.kept(name, self._for_state(name, row[name]))
-            told += self.others()
-            yield Row(told="\n".join(told), **{name: self._for_state(name, row[name]) for name in TYPES})
+            told = [
+                f"key {seen(key)} at {_times(timerValues)}",
+                seen(row),
+                repr(row),
+                f"{'b' in row} {row.b == row['b']}",
+            ]
+            values = {name: self._for_state(name, row[name]) for name in TYPES}
+            told += self.kept(values)
+            yield Row(told="\n".join(told), **values)
 
     def _for_state(self, name: str, value: Any) -> Any:
         # A map is a list of pairs in a row. Spark puts None into the state instead of such a list, without a word.
@@ -221,20 +223,21 @@ class EventTimers(StatefulProcessor):
             self.handle.deleteTimer(times[-1] + 5)
             self.handle.deleteTimer(1)
         now_ms = timerValues.getCurrentProcessingTimeInMs()
-        yield self._told(f"{seen(key)} rows {times} now {now_ms > T0} watermark {watermark}")
+        own = all(at_ms + 5 in self.handle.listTimers() for at_ms in times)
+        yield Row(told=f"{seen(key)} rows {times} now {now_ms > T0} watermark {watermark} set {own}")
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
         at_ms, watermark = expiredTimerInfo.getExpiryTimeInMs(), timerValues.getCurrentWatermarkInMs()
         now_ms = timerValues.getCurrentProcessingTimeInMs()
-        yield self._told(f"{seen(key)} fired {at_ms} now {now_ms > T0} watermark {watermark}")
+        timers = list(self.handle.listTimers())
+        yield Row(
+            told=f"{seen(key)} fired {at_ms} now {now_ms > T0} watermark {watermark} listed {at_ms in timers}, "
+            f"and before it {min(timers) < at_ms}"
+        )
         (n,) = self.n.get() or (0,)
         if n < 2 and key[0] in ("again", "same"):
             self.n.update((n + 1,))
             self.handle.registerTimer(at_ms - 100 if key[0] == "again" else at_ms)
-            yield self._told(f"{seen(key)} set")
-
-    def _told(self, text: str) -> Row:
-        return Row(told=f"{text} timers {sorted(self.handle.listTimers())}")
 
     def close(self) -> None:
         pass

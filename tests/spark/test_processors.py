@@ -6,6 +6,7 @@ Few queries, with much in each: a streaming query with state takes some seconds 
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from tests.spark.processors import (
     ddl,
 )
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 ZONE = "America/New_York"
 _SETTINGS = {
@@ -67,7 +68,10 @@ class Both:
         self.items = items
         (root / "in").mkdir()
         for number, item in enumerate(items):
-            pq.write_table(pa.Table.from_batches([item]), root / "in" / f"{number}.parquet")
+            path = root / "in" / f"{number}.parquet"
+            pq.write_table(pa.Table.from_batches([item]), path)
+            # Spark reads files in the order of their times.
+            os.utime(path, (T0 / 1000 + number, T0 / 1000 + number))
 
     def on_spark(self, transformed: Callable[[DataFrame], DataFrame], schema: str) -> pa.Table:
         """The output, from one batch for each file."""
@@ -126,13 +130,16 @@ def test_event_time_timers_are_called_as_on_spark(session: SparkSession, tmp_pat
     ]
     both = Both(session, tmp_path, items)
     theirs = both.on_spark(
-        lambda rows: rows.withWatermark("time", "0 seconds")
-        .groupBy("id")
-        .transformWithState(EventTimers(), "told string", "Update", "EventTime"),
+        lambda rows: (
+            rows.withWatermark("time", "0 seconds")
+            .groupBy("id")
+            .transformWithState(EventTimers(), "told string", "Update", "EventTime")
+        ),
         "id string, time timestamp",
     )
     ours = both.on_penstock(EventTimers(), ["id"], schema=TOLD, as_="rows", time_mode="event", at_end="drop")
-    assert told(ours) == told(theirs)
+    # Spark takes up a watermark with the records of the next batch, and Penstock before them.
+    assert sorted(told(ours)) == sorted(told(theirs))
 
 
 @pytest.mark.parametrize(("form", "processor"), [("pandas", PandasInitial()), ("rows", Initial())])

@@ -70,6 +70,7 @@ class KeyedTimers(ABC):
         self._order = itertools.count()
         self._called: int | None = None
         """The time of the timer that is being called."""
+        self._called_for: tuple[Any, ...] = ()
         self._is_set_again = False
         self._has_ended = False
 
@@ -101,7 +102,7 @@ class KeyedTimers(ABC):
             return
         if at_ms not in _TIMES:
             raise DataError(f"operator '{self._context.operator}': a timer at {at_ms} ms is out of range")
-        if at_ms == self._called:
+        if at_ms == self._called and key == self._called_for:
             self._is_set_again = self._keeps_own
         elif not self._state.contains_key((at_ms,)):
             self._state.update_value((at_ms,), ())
@@ -155,7 +156,7 @@ class KeyedTimers(ABC):
         if not self._state.contains_key((at_ms,)):
             return
         if call:
-            self._called, self._is_set_again = at_ms, False
+            self._called, self._called_for, self._is_set_again = at_ms, key, False
             self._due(key_group, key, at_ms)
             if self._is_set_again:
                 self._push(at_ms, key_group, key)

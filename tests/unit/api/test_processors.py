@@ -38,7 +38,9 @@ NOON = datetime.datetime(2024, 1, 1, 12, tzinfo=datetime.UTC)
 
 def output_of(processor: Any, items: list[Any], **options: Any) -> list[dict[str, Any]]:
     sink, pipeline = CollectSink(), Pipeline("p")
-    settings = {name: options.pop(name) for name in ("time_zone", "parallelism", "store", "restarts") if name in options}
+    settings = {
+        name: options.pop(name) for name in ("time_zone", "parallelism", "store", "restarts") if name in options
+    }
     options.setdefault("schema", "t string")
     pipeline.source(ListSource(items)).key_by("id").process(processor, **{"as_": "rows", **options}).sink(sink)
     run(pipeline, **{"restarts": 0, **settings})
@@ -267,7 +269,10 @@ class Out(StatefulProcessor):
 
 
 def test_frames_become_the_declared_schema() -> None:
-    frames = [pd.DataFrame({"m": [{"a": 1}], "at": [pd.Timestamp("2024-01-01 07:00")]}), pd.DataFrame({0: [None], 1: [None]})]
+    frames = [
+        pd.DataFrame({"m": [{"a": 1}], "at": [pd.Timestamp("2024-01-01 07:00")]}),
+        pd.DataFrame({0: [None], 1: [None]}),
+    ]
     rows = output_of(Out(frames), [{"id": "a"}], as_="pandas", schema="m map<string,int>, at timestamp", time_zone=ZONE)
     assert rows == [{"m": [("a", 1)], "at": NOON}, {"m": None, "at": None}]
 
