@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock import CHECKPOINT, CollectSink, ListSource, Pipeline
 from penstock.api.schemas import as_schema
+from penstock.spark.sessions import session_zone
 from penstock.testing import run
 from tests.spark.processors import (
     COUNTED,
@@ -57,6 +58,15 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
     yield spark
     for name, old in before.items():
         spark.conf.unset(name) if old is None else spark.conf.set(name, old)
+
+
+def test_the_zone_of_processors_is_that_of_the_session(session: SparkSession) -> None:
+    assert session_zone(session) == ZONE
+    session.conf.unset("spark.sql.session.timeZone")
+    try:
+        assert session_zone(session) == session.sql("SELECT current_timezone()").collect()[0][0]
+    finally:
+        session.conf.set("spark.sql.session.timeZone", ZONE)
 
 
 class Both:

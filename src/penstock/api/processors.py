@@ -138,6 +138,9 @@ class ProcessorListState:
     def clear(self) -> None:
         self._state.clear()
 
+    append_value = appendValue
+    append_list = appendList
+
 
 class ProcessorMapState:
     """A map from tuples to tuples for each key."""
@@ -175,6 +178,11 @@ class ProcessorMapState:
 
     def clear(self) -> None:
         self._state.clear()
+
+    get_value = getValue
+    contains_key = containsKey
+    update_value = updateValue
+    remove_key = removeKey
 
 
 class StatefulProcessorHandle:

@@ -279,11 +279,20 @@ class SparkPandasForm(PandasForm):
 
     def batch(self, outputs: Sequence[Any]) -> pa.RecordBatch | None:
         if self._declared is None:
-            return super().batch(outputs)
+            return super().batch([self._in_zone(frame) for frame in self._filled(outputs)])
         filled = self._filled(outputs)
         if not filled:
             return None
         return concatenated([self._to_arrow(frame) for frame in _joined(self._pandas, filled)])
+
+    def _in_zone(self, frame: Any) -> Any:
+        """The frame with the times in the session's zone that the declared schema wants with a zone."""
+        schema = self.guard.schema if self.guard.is_declared else None
+        naive = [field.name for field in schema or () if _is_instant(field.type) and _is_naive(frame, field.name)]
+        if not naive:
+            return frame
+        # As PySpark has it: of the hour that comes twice, the second one.
+        return frame.assign(**{name: frame[name].dt.tz_localize(self._zone, ambiguous=False) for name in naive})
 
     def _to_arrow(self, frame: Any) -> pa.RecordBatch:
         assert self._declared is not None
@@ -322,7 +331,14 @@ def _spark_type(kind: pa.DataType) -> Any:
         return None
 
 
+def _is_naive(frame: Any, name: str) -> bool:
+    return name in frame.columns and str(frame[name].dtype).startswith("datetime64") and frame[name].dt.tz is None
+
+
 def _spark_schema(schema: pa.Schema) -> Any:
+    """The schema of PySpark, or None if it has no such types. Its times are no finer than microseconds."""
+    if any("[ns" in str(kind) for kind in schema.types):
+        return None
     try:
         return _pyspark("pyspark.sql.pandas.types", "from_arrow_schema")(schema)
     except (TypeError, ValueError):

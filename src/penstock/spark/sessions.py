@@ -15,7 +15,6 @@ def context_of(spark: SparkSession) -> SparkContext | None:
 
 
 def session_zone(spark: SparkSession) -> str:
-    """The zone in which the session shows times; a test's stand-in for a session may have none."""
-    conf = getattr(spark, "conf", None)
-    zone = None if conf is None else conf.get("spark.sql.session.timeZone", None)
-    return zone if isinstance(zone, str) and zone else "UTC"
+    """The zone in which the session shows times: that of the JVM, unless it was set."""
+    # Called with a default, Spark would return that instead of its own.
+    return spark.conf.get("spark.sql.session.timeZone") or "UTC"
