@@ -230,20 +230,30 @@ class EventTimers(KeyedTimers):
         self._held: int | None = None
         """The watermark that waits for the timers."""
         self._later: list[tuple[int, int, tuple[Any, ...]]] = []
-        """Timers that wait for the next round."""
+        """Timers that wait for the next watermark."""
 
     def on_watermark(self, watermark: int) -> bool:
         # The end of the input is no time: what is left is called by `end`.
         if watermark == MAX_WATERMARK:
             return False
+        self._take_up_later()
         self._look()
         if self.is_calling:
             self._held = watermark
         return self.is_calling
 
+    def end(self, fire: bool) -> Iterator[None]:
+        self._take_up_later()
+        return super().end(fire)
+
+    def _take_up_later(self) -> None:
+        later, self._later = self._later, []
+        for timer in later:
+            self._push(*timer)
+
     def _push(self, at_ms: int, key_group: int, key: tuple[Any, ...]) -> None:
         if self._called is not None and at_ms <= self._called:
-            # A round calls timers of ever later times, so it has an end, whatever they set.
+            # At one watermark, timers of ever later times are called, so that there is an end to them.
             self._later.append((at_ms, key_group, key))
         else:
             super()._push(at_ms, key_group, key)
@@ -262,9 +272,6 @@ class EventTimers(KeyedTimers):
         while self._is_due:
             self._settle_some(until_ms=self._context.watermark, call=True)
             yield
-        later, self._later = self._later, []
-        for timer in later:
-            self._push(*timer)
         self.is_calling = False
         held, self._held = self._held, None
         if held is not None:

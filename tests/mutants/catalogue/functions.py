@@ -208,11 +208,11 @@ MUTANTS = (
         "On Spark it is called.",
     ),
     _mutant(
-        "A timer that sets its own time again is called in the same round",
+        "A timer that sets its own time again is called at the same watermark",
         _TIMERS,
         "if self._called is not None and at_ms <= self._called:",
         "if self._called is not None and at_ms < self._called:",
-        "The round has no end, and the subtask reads no record any more.",
+        "There is no end to its calls, and the subtask reads no record any more.",
     ),
     _mutant(
         "Timers of processing time are taken for timers of event time",
