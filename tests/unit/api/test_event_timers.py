@@ -293,7 +293,7 @@ def test_a_crash_loses_and_repeats_no_timer(parallelism: int) -> None:
 
 
 def test_records_of_timers_are_never_late_downstream() -> None:
-    items, pipeline, sink = visits(users=300, sessions=4), Pipeline("p"), CollectSink()
+    items, pipeline, sink = visits(users=100, sessions=2), Pipeline("p"), CollectSink()
     echoed = timed_by(pipeline, items).process(Echo()).key_by("user")
     echoed.window("1 min", late="error").count("n").sink(sink)
     run(pipeline, parallelism=2)
