@@ -20,17 +20,8 @@ import importlib
 import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
-from penstock.api.functions import (
-    ExpiredTimerInfo,
-    KeyedContext,
-    KeyedFunction,
-    Row,
-    StatefulProcessor,
-    StatefulProcessorHandle,
-    TimerValues,
-    TwoInputContext,
-    TwoInputFunction,
-)
+from penstock.api.functions import KeyedContext, KeyedFunction, TwoInputContext, TwoInputFunction
+from penstock.api.processors import ExpiredTimerInfo, Row, StatefulProcessor, StatefulProcessorHandle, TimerValues
 from penstock.api.stream import ConnectedStreams, KeyedStream, Pipeline, Stream, register_start
 from penstock.api.windowed_stream import WindowedStream
 from penstock.connectors.callable import CallableSink

@@ -25,7 +25,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from penstock.api.graph import Graph
@@ -133,6 +133,7 @@ def run(
     seconds: float = 60.0,
     worker_settings: WorkerSettings | None = None,
     schedule: Schedule | None = None,
+    time_zone: str = "UTC",
 ) -> Result:
     """Run a pipeline to its end, and raise its error if it does not come there.
 
@@ -140,7 +141,8 @@ def run(
     number, or several. A failure is followed by a restart from the newest checkpoint, `restarts` times; planned
     crashes do not count. `until` stops an unbounded pipeline with a savepoint as soon as it returns True. `store`
     keeps the checkpoints, in memory unless told otherwise; with that of an earlier run, this one resumes it.
-    `seconds` are always real ones. `schedule` makes a run that can be repeated.
+    `seconds` are always real ones. `schedule` makes a run that can be repeated. `time_zone` stands for the session's
+    zone, in which processors of PySpark see times.
 
     To see a driver die, raise a `BaseException` of your own in `until`, and call `run` again with the same `store`.
     """
@@ -154,7 +156,7 @@ def run(
             restart=RestartPolicy(failures_max=restarts + len(crashes), delay_ms=1, delay_ms_max=50),
             silence_ms_max=_NEVER_SILENT_MS,
         ),
-        worker_settings or WorkerSettings(driver_silence_ms_max=_NEVER_SILENT_MS),
+        replace(worker_settings or WorkerSettings(driver_silence_ms_max=_NEVER_SILENT_MS), time_zone=time_zone),
         _opened(store),
         sorted(crashes),
         schedule or _AsItComes(),

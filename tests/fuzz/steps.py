@@ -168,7 +168,7 @@ def _built(step: Step, shape: Shape, inputs: list[Any], pipeline: Pipeline, coll
             return stream.process(made(name, o["state"], as_), as_=as_, schema=schema, **settings)
         case "held":
             held = functions.Held(name, o["delay_ms"], o["way"], o["schema"], step.key[0])
-            return stream.process(held, **settings)
+            return stream.process(held, time_mode="processing", **settings)
         case "window":
             return stream.window(o["size"], every=o["every"], offset=o["offset"], late="error").aggregate(
                 **settings, **o["outputs"]

@@ -104,6 +104,44 @@ class Alarms(KeyedFunction):
             yield batch_of(np.array(due))
 
 
+ECHO_MS_MAX = 13
+
+
+def echo_times(numbers: Numbers, times: Numbers) -> Numbers:
+    """When each record is said again."""
+    return times + 1 + numbers % ECHO_MS_MAX
+
+
+class Echoes(KeyedFunction):
+    """Holds each record until event time has come to a timer of its own, and emits it then, with the timer's time.
+
+    Who gets it must not have heard of a later time: its windows do not take late records.
+    """
+
+    def __init__(self, world: World, us: int) -> None:
+        self.world = world
+        self.us = us
+
+    def open(self, context: KeyedContext) -> None:
+        self.held = context.map("held", "at bigint, v bigint", "is_held boolean")
+
+    def process(self, key: tuple[Any, ...], rows: pa.RecordBatch, context: KeyedContext) -> None:
+        self.world.spend(self.us * rows.num_rows)
+        numbers = numbers_of(rows)
+        for number, at_ms in zip(numbers.tolist(), echo_times(numbers, rows["t"].to_numpy()).tolist(), strict=True):
+            self.held.update_value((at_ms, number), (True,))
+            context.set_timer(at_ms)
+
+    def on_timer(self, key: tuple[Any, ...], at_ms: int, context: KeyedContext) -> pa.RecordBatch:
+        self.world.fail_here("timer")
+        due = [number for (at, number), _ in self.held.iterator() if at == at_ms]
+        for number in due:
+            self.held.remove_key((at_ms, number))
+        return pa.record_batch(
+            {"v": pa.array(due, pa.int64()), "k": pa.array([key[0]] * len(due)), "t": pa.array([at_ms] * len(due))}
+        )
+
+
 class Slowly:
     """The function of map_async: it looks at every record, and may fail."""
 

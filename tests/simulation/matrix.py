@@ -15,6 +15,7 @@ _BOTH_WAYS = {
     "tumbling": ((1, 2), (3, 7)),
     "sliding": ((1, 3),),
     "timers": ((2, 3), (4, 1)),
+    "event_timers": ((2, 3), (4, 1)),
     "async_ordered": ((2, 3), (4, 1)),
     "async_unordered": ((1, 3),),
     "two_sinks": ((1, 3),),

@@ -14,7 +14,7 @@ from penstock.api.graph import Graph, OperatorFactory
 from penstock.api.links import resolved
 from penstock.api.stream import Pipeline, Stream
 from tests.simulation.async_calls import simulated
-from tests.simulation.functions import Alarms, Slowly, Stamp, WindowNumbers, windows_of
+from tests.simulation.functions import Alarms, Echoes, Slowly, Stamp, WindowNumbers, echo_times, windows_of
 from tests.simulation.operators import KEYS, Check, Count, KeyBy, Ordered, kept, modulo
 from tests.simulation.records import Numbers, batch_of, numbers_of
 from tests.simulation.sources import AppearingSource, NumberSource
@@ -164,6 +164,29 @@ def timers(world: World, load: Load) -> Topology:
     return Topology(build.graph(), source.numbers())
 
 
+def event_timers(world: World, load: Load) -> Topology:
+    """Timers by the watermarks of the source, and behind them windows that take no late record."""
+    build = Build(world, load)
+    source = build.source(tick=4)
+    stamp = EchoStamp(source.split_count)
+    stamped = build.then(build.read(source), "stamp", lambda: Stamp(source.split_count))
+    echoes = stamped.key_by("k").process(
+        Echoes(world, load.slow_us // 4), time_mode="event", name="echoes", parallelism=load.parallelism + 1
+    )
+    windows = echoes.key_by("k").window(16, on="t", late="error").aggregate(n="count", name="windows")
+    build.finish(build.then(windows, "numbers", lambda: WindowNumbers(16)).rebalance())
+    topology = _windowed(build, source, stamp, 16, 16, source.last_watermark)
+    topology.holding = frozenset({"echoes"})
+    return topology
+
+
+class EchoStamp(Stamp):
+    """The times at which records come out of the timers."""
+
+    def times(self, numbers: Numbers) -> Numbers:
+        return echo_times(numbers, super().times(numbers))
+
+
 def async_ordered(world: World, load: Load) -> Topology:
     """Keyed, so that the records of one key keep their order, whatever happens."""
     build = Build(world, load)
@@ -225,6 +248,7 @@ SIMULATED: dict[str, Callable[[World, Load], Topology]] = TOPOLOGIES | {
         idle_split,
         appearing,
         timers,
+        event_timers,
         async_ordered,
         async_unordered,
         two_sinks,

@@ -208,7 +208,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
     )
 
 
-_WINDOWED = {"tumbling", "sliding"}
+_WINDOWED = {"tumbling", "sliding", "event_timers"}
 
 _ONE_LIFE = {"split_times", "idle_split", "appearing"}
 """Topologies with splits whose records would be late after an end of input, or that have no such end."""
@@ -221,6 +221,7 @@ _HEAVY = {
     "keyed_different": 1.5,
     "pipeline": 1.5,
     "timers": 1.3,
+    "event_timers": 1.5,
     "keyed": 1.3,
 }
 """Topologies that do more with each number get fewer."""
@@ -259,7 +260,7 @@ _WEIGHTS = {
 }
 
 _ONLY_WITH = {
-    FaultKind.FAIL_TIMER: {"timers"},
+    FaultKind.FAIL_TIMER: {"timers", "event_timers"},
     FaultKind.FAIL_CALL: {"async_ordered", "async_unordered"},
     FaultKind.STUCK_CALL: {"async_ordered", "async_unordered"},
 }

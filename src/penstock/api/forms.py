@@ -117,11 +117,15 @@ class PandasForm(Form):
     def is_one(self, output: Any) -> bool:
         return isinstance(output, self._pandas.DataFrame)
 
-    def batch(self, outputs: Sequence[Any]) -> pa.RecordBatch | None:
+    def _filled(self, outputs: Sequence[Any]) -> list[Any]:
+        """The frames that have rows. Raises `DataError` for an output that is no frame."""
         for output in outputs:
             if not self.is_one(output):
                 raise self._unexpected(output)
-        filled = [frame for frame in outputs if len(frame)]
+        return [frame for frame in outputs if len(frame)]
+
+    def batch(self, outputs: Sequence[Any]) -> pa.RecordBatch | None:
+        filled = self._filled(outputs)
         if not filled:
             return None
         frame = filled[0] if len(filled) == 1 else self._pandas.concat(filled, ignore_index=True)

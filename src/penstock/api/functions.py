@@ -1,9 +1,8 @@
-"""What users extend to work with state: by key, by key as in PySpark, and with two inputs.
+"""The classes that users extend to work with state: by key, and with two inputs.
 
-Start with `KeyedFunction`. `StatefulProcessor` has the methods of PySpark's class of that name: one that was written
-for `transformWithState` or `transformWithStateInPandas` runs here as it is, whichever of the two it extends.
+Start with `KeyedFunction`. `api/processors.py` has PySpark's `StatefulProcessor`.
 
-The trap in all of them: attributes of a function are not state. What is to be there after a failure belongs into a
+The trap in all of them: attributes of a function are not state. Values that must survive a failure belong into a
 state that was asked for in `open` (or `init`); everything else starts again from the instance that was pickled.
 """
 
@@ -35,7 +34,7 @@ class KeyedContext(Protocol):
 
     @property
     def watermark(self) -> int | None:
-        """Event time in ms, as far as it is known."""
+        """The watermark in ms; None before the first one. The end of the input is no time and does not change it."""
         ...
 
     def now_ms(self) -> int:
@@ -63,13 +62,17 @@ class KeyedContext(Protocol):
         ...
 
     def set_timer(self, at_ms: int) -> None:
-        """Have `on_timer` called for the current key at a processing time."""
+        """Have `on_timer` called for the current key, once the clock of `time_mode=` has passed `at_ms`.
+
+        In event time that is the watermark, in processing time the clock of the worker. A time that it has passed
+        already is due at once, after the records in hand.
+        """
         ...
 
     def delete_timer(self, at_ms: int) -> None: ...
 
     def timers(self) -> Iterable[int]:
-        """The times that are set for the current key, in order."""
+        """The times that are set for the current key, in order. In `on_timer`, its own one is among them."""
         ...
 
 
@@ -101,7 +104,10 @@ class KeyedFunction(ABC):
         """Work on some records of one key."""
 
     def on_timer(self, key: tuple[Any, ...], at_ms: int, context: KeyedContext) -> Any:
-        """A timer is due. At the end of a bounded input those that are left are called early (see `process`)."""
+        """A timer is due. At the end of a bounded input those that are left are called early (see `process`).
+
+        Setting `at_ms` again in the call keeps the timer, and it is due again.
+        """
         return None
 
     def close(self) -> None:
@@ -161,162 +167,3 @@ class TwoInputFunction(ABC):
 
     def close(self) -> None:
         """Called once, also after a failure."""
-
-
-# --- as in PySpark ---
-
-
-class Row(tuple[Any, ...]):
-    """A row with names, which works as PySpark's does: `row.user`, `row["user"]`, `row[0]`, `row.asDict()`."""
-
-    __fields__: list[str]
-
-    def __new__(cls, **fields: Any) -> Row:
-        return cls.of(list(fields), fields.values())
-
-    @classmethod
-    def of(cls, names: list[str], values: Iterable[Any]) -> Row:
-        row = super().__new__(cls, values)
-        row.__fields__ = names
-        return row
-
-    def asDict(self) -> dict[str, Any]:
-        return dict(zip(self.__fields__, self, strict=True))
-
-    def __getitem__(self, item: Any) -> Any:
-        if isinstance(item, str):
-            return self.asDict()[item]
-        return super().__getitem__(item)
-
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("__"):
-            try:
-                return self[self.__fields__.index(name)]
-            except ValueError:
-                pass
-        raise AttributeError(name)
-
-    def __contains__(self, item: object) -> bool:
-        return item in self.__fields__
-
-    def __repr__(self) -> str:
-        return f"Row({', '.join(f'{name}={value!r}' for name, value in self.asDict().items())})"
-
-    def __reduce__(self) -> Any:
-        return Row.of, (self.__fields__, tuple(self))
-
-
-class TimerValues:
-    """The time of a call, in ms; -1 where it is not known."""
-
-    def __init__(self, processing_time_ms: int = -1, watermark_ms: int = -1) -> None:
-        self._processing_time_ms = processing_time_ms
-        self._watermark_ms = watermark_ms
-
-    def getCurrentProcessingTimeInMs(self) -> int:
-        return self._processing_time_ms
-
-    def getCurrentWatermarkInMs(self) -> int:
-        return self._watermark_ms
-
-
-class ExpiredTimerInfo:
-    """Which timer was due."""
-
-    def __init__(self, expiry_ms: int = -1) -> None:
-        self._expiry_ms = expiry_ms
-
-    def getExpiryTimeInMs(self) -> int:
-        return self._expiry_ms
-
-
-class StatefulProcessorHandle:
-    """What `init` gets. Schemas are DDL strings, StructTypes or Arrow schemas; timers are in processing time."""
-
-    def __init__(self, context: KeyedContext) -> None:
-        self._context = context
-
-    def getValueState(self, stateName: str, schema: SchemaLike, ttlDurationMs: int | None = None) -> Any:
-        return self._context.value(stateName, schema, ttl_ms=ttlDurationMs)
-
-    def getListState(self, stateName: str, schema: SchemaLike, ttlDurationMs: int | None = None) -> Any:
-        return self._context.list(stateName, schema, ttl_ms=ttlDurationMs)
-
-    def getMapState(
-        self, stateName: str, userKeySchema: SchemaLike, valueSchema: SchemaLike, ttlDurationMs: int | None = None
-    ) -> Any:
-        return self._context.map(stateName, userKeySchema, valueSchema, ttl_ms=ttlDurationMs)
-
-    def registerTimer(self, expiryTimestampMs: int) -> None:
-        self._context.set_timer(expiryTimestampMs)
-
-    def deleteTimer(self, expiryTimestampMs: int) -> None:
-        self._context.delete_timer(expiryTimestampMs)
-
-    def listTimers(self) -> Iterator[int]:
-        return iter(self._context.timers())
-
-    def deleteIfExists(self, stateName: str) -> None:
-        self._context.delete_state(stateName)
-
-
-class StatefulProcessor(ABC):
-    """PySpark's `StatefulProcessor`, for those who have no need of PySpark's own.
-
-        class Count(StatefulProcessor):
-            def init(self, handle):
-                self.count = handle.getValueState("count", "n bigint")
-
-            def handleInputRows(self, key, rows, timerValues):
-                (n,) = self.count.get() or (0,)
-                n += sum(len(frame) for frame in rows)
-                self.count.update((n,))
-                yield pd.DataFrame({"user": [key[0]], "n": [n]})
-
-        events.key_by("user").process(Count(), schema="user string, n bigint", as_="pandas")
-
-    `as_="pandas"`: `rows` is an iterator of DataFrames, as in `transformWithStateInPandas`. `as_="rows"`: an iterator
-    of Rows, as in `transformWithState`. `handleInitialState` is never called.
-    """
-
-    @abstractmethod
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Called first. Ask for states here."""
-
-    @abstractmethod
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:
-        """Work on some records of one key."""
-
-    def handleExpiredTimer(
-        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
-    ) -> Iterator[Any]:
-        """A timer of this key is due."""
-        return iter(())
-
-    def close(self) -> None:
-        """Called once, also after a failure."""
-
-
-class ProcessorFunction(KeyedFunction):
-    """A `StatefulProcessor`, ours or PySpark's, as a `KeyedFunction`."""
-
-    def __init__(self, processor: Any, is_rows: bool) -> None:
-        self.processor = processor
-        self.is_rows = is_rows
-
-    def open(self, context: KeyedContext) -> None:
-        self.processor.init(StatefulProcessorHandle(context))
-
-    def process(self, key: tuple[Any, ...], rows: Any, context: KeyedContext) -> Any:
-        return self.processor.handleInputRows(key, iter(rows) if self.is_rows else iter([rows]), _times(context))
-
-    def on_timer(self, key: tuple[Any, ...], at_ms: int, context: KeyedContext) -> Any:
-        return self.processor.handleExpiredTimer(key, _times(context), ExpiredTimerInfo(at_ms))
-
-    def close(self) -> None:
-        self.processor.close()
-
-
-def _times(context: KeyedContext) -> TimerValues:
-    watermark = context.watermark
-    return TimerValues(context.now_ms(), -1 if watermark is None else watermark)

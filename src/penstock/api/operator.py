@@ -65,6 +65,16 @@ class OperatorContext(Protocol):
         """Keyed state of this subtask: `penstock.runtime.state.KeyedState`."""
         ...
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the pipeline starts without a checkpoint of this operator. Known after `open`."""
+        ...
+
+    @property
+    def time_zone(self) -> str:
+        """The zone of the session, for functions that see times without a zone."""
+        ...
+
     def list_state(self, name: str) -> BatchState:
         """Batches of which, after a rescale, any subtask may get any, each once."""
         ...
@@ -92,6 +102,21 @@ class OperatorContext(Protocol):
 
     def release_watermark(self, watermark: int) -> None:
         """Pass on a watermark that `on_watermark` has held back, or one of your own if it holds all back."""
+        ...
+
+    @property
+    def watermark(self) -> int:
+        """The event time that this operator has been told, before a failure included; `MIN_WATERMARK` if none.
+
+        The end of the input is no time, and is never returned.
+        """
+        ...
+
+    def work_off(self, steps: Iterator[None]) -> None:
+        """Do work that may be large, in steps between which the mailbox gets control.
+
+        The steps wait while an output is full, and no record is read before the last one.
+        """
         ...
 
     def begin_slice(self) -> Callable[[], bool]:

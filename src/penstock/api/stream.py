@@ -45,12 +45,14 @@ from penstock.api.async_operator import MapAsyncOperator, Where
 from penstock.api.durations import Duration, duration_ms
 from penstock.api.event_time import EventTimeOperator
 from penstock.api.forms import As, check_form
-from penstock.api.functions import KeyedFunction, TwoInputFunction
+from penstock.api.functions import TwoInputFunction
 from penstock.api.graph import MAX_PARALLELISM_DEFAULT, Graph, Node, OperatorFactory, check
-from penstock.api.keyed_operators import CallableTwoInput, ProcessOperator, TwoInputOperator
+from penstock.api.keyed_operators import CallableTwoInput, TwoInputOperator
 from penstock.api.links import End, Wish, resolved
 from penstock.api.pickling import check_travels
+from penstock.api.process_call import ProcessCall, time_mode_of
 from penstock.api.schemas import SchemaLike
+from penstock.api.timers import TimeMode
 from penstock.api.windowed_stream import WindowedStream
 from penstock.api.windows import Late
 from penstock.connectors.sink import Sink
@@ -414,27 +416,28 @@ class KeyedStream(Stream):
         *,
         as_: As | None = None,
         schema: SchemaLike | None = None,
+        time_mode: TimeMode | None = None,
+        initial_state: Any = None,
         at_end: AtEnd = "fire",
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
         """A `KeyedFunction`, or a `StatefulProcessor` (ours or PySpark's), called with one key at a time.
 
-        `as_` is `"arrow"` for a `KeyedFunction` and `"pandas"` for a processor, unless it says otherwise. At the end
-        of a bounded input, timers that are still set are called early, or with `at_end="drop"` not at all.
+        `as_` is `"arrow"` for a `KeyedFunction` and `"pandas"` for a processor, unless it says otherwise.
+
+        `time_mode` is the time of its timers: `"event"` (the watermark), `"processing"` (the clock of the worker) or
+        `"none"` (to set a timer is an error). Without it, event time if the stream has it (`with_event_time`). At the
+        end of a bounded input, timers that are still set are called early, or with `at_end="drop"` not at all.
+
+        `initial_state` is for a processor: a table of Arrow, or a DataFrame of pandas or Spark, with the columns of
+        the key. `handleInitialState` gets its rows before the first record, in a pipeline that starts without a
+        checkpoint of this operator. The table is read here, and travels to every worker.
         """
-        instance = instance_of(function)
-        is_processor = hasattr(instance, "handleInputRows")
-        if not is_processor and not isinstance(instance, KeyedFunction):
-            raise PipelineError(f"process takes a KeyedFunction or a StatefulProcessor, not {function!r}")
-        form: As = as_ or ("pandas" if is_processor else "arrow")
-        if is_processor and form not in ("pandas", "rows"):
-            raise PipelineError(f'process: a StatefulProcessor takes as_="pandas" or as_="rows", not {form!r}')
-        require_choice("process: at_end", at_end, "fire", "drop")
-        declared = schema_or_none(schema)
-        made = functools.partial(ProcessOperator, instance, self.key, form, declared, at_end == "fire")
-        stream = self._node("process", made, name, parallelism, schema=declared)
-        check_form(form, stream._ends[0].operator)
+        mode = time_mode_of(time_mode, self._event_time is not None)
+        call = ProcessCall(function, self.key, as_, schema, at_end, mode, initial_state)
+        stream = self._node("process", call.made, name, parallelism, schema=call.schema)
+        check_form(call.form, stream._ends[0].operator)
         return stream
 
     def reduce(
@@ -515,11 +518,16 @@ class ConnectedStreams:
         function: Any,
         *,
         schema: SchemaLike | None = None,
+        time_mode: TimeMode | None = None,
         at_end: AtEnd = "fire",
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """A `TwoInputFunction`, or a function of (batch, side) without state, where side is "left" or "right"."""
+        """A `TwoInputFunction`, or a function of (batch, side) without state, where side is "left" or "right".
+
+        `time_mode` and `at_end` as in `KeyedStream.process`. Without `time_mode`, timers are in event time if both
+        streams have it.
+        """
         instance = instance_of(function)
         if not isinstance(instance, TwoInputFunction):
             if not callable(instance):
@@ -532,7 +540,9 @@ class ConnectedStreams:
         self._check_keys(keys)
         pipeline = self.left.pipeline
         declared = schema_or_none(schema)
-        made = functools.partial(TwoInputOperator, instance, keys, declared, at_end == "fire")
+        has_event_time = all(stream._event_time is not None for stream in (self.left, self.right))
+        mode = time_mode_of(time_mode, has_event_time)
+        made = functools.partial(TwoInputOperator, instance, keys, declared, at_end == "fire", mode)
         chosen = pipeline._add("connect", name, parallelism, operator=made, schema=declared)
         pipeline._connect(self.left._ends, chosen, 0)
         pipeline._connect(self.right._ends, chosen, 1)

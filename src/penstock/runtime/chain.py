@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from penstock.api.operator import Emit, Operator
+from penstock.api.operator import MAX_WATERMARK, Emit, Operator
 from penstock.errors import PenstockError, UserCodeError
 from penstock.ids import CheckpointId, SubtaskId
 from penstock.plan.physical import Chain, PhysicalPlan
@@ -38,6 +38,7 @@ class OperatorChain:
         output: Emit,
         release_watermark: Callable[[int], None],
         event_time: EventTime,
+        work_off: Callable[[Iterator[None]], None],
     ) -> None:
         self.subtask = subtask
         self.chain: Chain = plan.chains[subtask.chain]
@@ -55,7 +56,8 @@ class OperatorChain:
             place = subtask.index, self.chain.parallelism, plan.max_parallelism
             groups = plan.key_groups(subtask)
             release = functools.partial(self._release, len(self.contexts))
-            self.contexts.append(Context(node.name, *place, groups, key, services, release, event_time))
+            steps = functools.partial(self._work_off, len(self.contexts), work_off)
+            self.contexts.append(Context(node.name, *place, groups, key, services, release, event_time, steps))
         try:
             self._make_operators(services)
             self._emits = self._link(output)
@@ -148,8 +150,15 @@ class OperatorChain:
         self, context: Context, what: str, call: Callable[[Emit], Iterator[None] | None], emit: Emit
     ) -> Iterator[None]:
         steps = self._guarded(context, what, call, emit)
-        while steps is not None and self._guarded(context, what, next, steps, _DONE) is not _DONE:
+        if steps is not None:
+            yield from self._steps(context, what, steps)
+
+    def _steps(self, context: Context, what: str, steps: Iterator[None]) -> Iterator[None]:
+        while self._guarded(context, what, next, steps, _DONE) is not _DONE:
             yield
+
+    def _work_off(self, position: int, work_off: Callable[[Iterator[None]], None], steps: Iterator[None]) -> None:
+        work_off(self._steps(self.contexts[position], "on_timer", steps))
 
     def on_watermark(self, watermark: int) -> bool:
         """True if an operator holds the watermark back."""
@@ -158,14 +167,22 @@ class OperatorChain:
     def _tell(self, first: int, watermark: int) -> bool:
         """Tell the operators from number `first` on, until one of them holds the watermark back."""
         told = zip(self._operators[first:], self.contexts[first:], self._emits[first:], strict=False)
-        return any(
-            self._guarded(context, "on_watermark", op.on_watermark, watermark, emit) for op, context, emit in told
-        )
+        for operator, context, emit in told:
+            if watermark < MAX_WATERMARK:
+                context.watermark = watermark
+            if self._guarded(context, "on_watermark", operator.on_watermark, watermark, emit):
+                return True
+        return False
 
     def _release(self, position: int, watermark: int) -> None:
         """The operator at `position` lets a watermark go: those behind it first, then everybody downstream."""
         if not self._tell(position + 1, watermark):
             self._pass_on_watermark(watermark)
+
+    def restore_watermark(self, watermark: int) -> None:
+        """The operators had been told this one before the checkpoint."""
+        for context in self.contexts:
+            context.watermark = watermark
 
     def release(self, context: Context, watermark: int) -> None:
         """The operator of `context` lets a watermark go."""

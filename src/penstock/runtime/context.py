@@ -6,12 +6,13 @@ remember to add something to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
+from penstock.api.operator import MIN_WATERMARK
 from penstock.errors import IncompatibleCheckpoint, PipelineError
 from penstock.ids import OperatorName
 from penstock.protocol.compatibility import check_states
@@ -77,6 +78,7 @@ class Context:
         services: Services,
         release_watermark: Callable[[int], None],
         event_time: EventTime,
+        work_off: Callable[[Iterator[None]], None],
     ) -> None:
         self.operator = operator
         self.subtask = subtask
@@ -87,10 +89,17 @@ class Context:
         self._services = services
         self._release_watermark = release_watermark
         self._event_time = event_time
+        self.work_off = work_off
+        self.watermark = MIN_WATERMARK
+        self.is_new = True
         self.rows_late = 0
         self._keyed: KeyedState | None = None
         self._batches: dict[str, tuple[StateKind, BatchStateHolder]] = {}
         self._former: set[str] = set()
+
+    @property
+    def time_zone(self) -> str:
+        return self._services.settings.time_zone
 
     def now_ms(self) -> int:
         return self._services.clock.wall_ms()
@@ -179,6 +188,7 @@ class Context:
 
     def check_fits(self, manifest: Manifest) -> None:
         """Raise `IncompatibleCheckpoint` unless the checkpoint has the states that the operator has asked for."""
+        self.is_new = all(shape.name != self.operator for shape in manifest.shape.operators)
         declared = {name: (kind, "") for name, (kind, _) in self._batches.items()}
         if self._keyed is not None:
             declared |= {name: (StateKind.KEYED, text) for name, text in self._keyed.declared.items()}

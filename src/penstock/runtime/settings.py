@@ -46,12 +46,16 @@ class WorkerSettings:
     """A worker that has not heard of the driver for so long ends itself."""
     segment_bytes: int = 4 * MIB
     """State is written in pieces of about this size: keyed state cut between key groups, in-flight data anywhere."""
+    time_zone: str = "UTC"
+    """The zone in which processors of PySpark see times: `spark.sql.session.timeZone` of the session."""
     inline_bytes_max: int = 4 * MIB
     """State that may travel inside the manifest instead of in files, of all subtasks; and as much in-flight data."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
+            if name == "time_zone":
+                continue
             least = 0 if name in _MAY_BE_ZERO else 1
             if not isinstance(value, int) or value < least:
                 raise OptionError(f"{name} is {value!r}: it must be a whole number of at least {least}")

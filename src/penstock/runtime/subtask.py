@@ -4,7 +4,8 @@ It works in slices: one call of `work` reads one source, or one slice of one cha
 chain. It does not start while one of its outputs is full, which is how backpressure travels. Barriers are
 never records to it: they are handled the moment they arrive or come to the front, full outputs or not (I11).
 
-What its operators do before the first record and after the last one may be large, so it is work in slices too.
+What its operators do before the first record, after the last one, and when event time goes on, may be large, so it is
+work in slices too.
 """
 
 from __future__ import annotations
@@ -70,7 +71,11 @@ class Subtask:
                 )
         self._router = Router(subtask, plan, self.outputs)
         self._clock = SubtaskClock(services, self.inputs, self.outputs)
-        self.chain = OperatorChain(subtask, plan, services, self._router.emit, self._clock.pass_on, self._clock)
+        self._owed: deque[Iterator[None]] = deque()
+        """What its operators have to do before the next record, in steps."""
+        self.chain = OperatorChain(
+            subtask, plan, services, self._router.emit, self._clock.pass_on, self._clock, self._owed.append
+        )
         self._clock.begin(self.chain)
         self._aligned_only = self.chain.chain.aligned_only
         self.participation = Participation(
@@ -89,8 +94,6 @@ class Subtask:
         self.backlogs = BacklogReader(subtask, plan.max_parallelism, services)
         self._open_channels = len(self.inputs)
         self._source_rests = False
-        self._steps: Iterator[None] | None = None
-        """What its operators still have to do before the first record, or after the last one."""
         self._rest_ms = 1
         self._row_bytes = _ROW_BYTES
         """Of the last batch that was read."""
@@ -109,6 +112,8 @@ class Subtask:
         self._go_through(self._beginning(restored, begun))
 
     def _beginning(self, restored: Restored, begun: Callable[[], None]) -> Iterator[None]:
+        if restored.watermark is not None:
+            self._clock.restore(restored.watermark)
         yield from self.chain.on_restored()
         if self.chain.source is not None:
             self.chain.source.restore(restored.splits)
@@ -116,7 +121,7 @@ class Subtask:
             self._discover_later()
         self.backlogs.begin(self.inputs.values(), restored.channels, self._released)
         if restored.watermark is not None:
-            self._clock.restore(restored.watermark)
+            self._clock.tell_restored(restored.watermark)
         self.is_restored = True
         self._read_ms = self._elapsed_ms()
         self._note_if_drained()
@@ -197,7 +202,7 @@ class Subtask:
     def can_work(self) -> bool:
         if self.has_ended or self._full:
             return False
-        if self._steps is not None:
+        if self._owed:
             return True
         if not self.is_restored:
             return False
@@ -209,8 +214,8 @@ class Subtask:
         """Do one slice of work; False if there is none to do right now."""
         if not self.can_work:
             return False
-        if self._steps is not None:
-            self._take_steps(self._steps)
+        if self._owed:
+            self._take_steps()
             return True
         if self.chain.source is not None:
             return self._read_source()
@@ -218,15 +223,16 @@ class Subtask:
 
     def _go_through(self, steps: Iterator[None]) -> None:
         """Do work that may be large: as much as fits into a slice now, and the rest when the subtask has its turn."""
-        self._steps = steps
-        self._take_steps(steps)
+        self._owed.append(steps)
+        self._take_steps()
 
-    def _take_steps(self, steps: Iterator[None]) -> None:
+    def _take_steps(self) -> None:
         is_over = self._services.pace.begin_slice()
-        for _ in steps:
-            if is_over() or self._full:
-                return
-        self._steps = None
+        while self._owed:
+            for _ in self._owed[0]:
+                if is_over() or self._full:
+                    return
+            self._owed.popleft()
 
     def _read_source(self) -> bool:
         source, settings = self.chain.source, self._services.settings

@@ -103,11 +103,15 @@ class SubtaskClock:
     # --- what has been read ---
 
     def restore(self, watermark: int) -> None:
-        """Go on from a checkpoint, and tell downstream: a recovered channel may hold an older word of this subtask."""
+        """Go on from a checkpoint, before the operators do."""
         if self._follower is None:
             self._watermark = watermark
+            self._chain.restore_watermark(watermark)
         else:
             self._released = watermark
+
+    def tell_restored(self, watermark: int) -> None:
+        """Tell downstream where to go on from: a recovered channel may hold an older word of this subtask."""
         self.pass_on(watermark)
 
     def after_source(self) -> None:

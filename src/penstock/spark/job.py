@@ -33,6 +33,7 @@ from penstock.runtime.supervisor import Phase, Supervisor
 from penstock.runtime.threads import Mail, ThreadBackground
 from penstock.runtime.zmq_transport import RealClock
 from penstock.spark.gang import SparkGang, StoreAddress
+from penstock.spark.sessions import session_zone
 from penstock.spark.settings import Settings
 from penstock.storage import open_store
 from penstock.storage.port import Store
@@ -92,7 +93,7 @@ class Job:
         self._mail = Mail(self._ring)
         self._lease_background = ThreadBackground(self._mail, 1, f"penstock-{name}-lease")
         self._control_background = ThreadBackground(self._mail, name=f"penstock-{name}-orders")
-        self._gang = SparkGang(spark, settings.worker(), address, network, self._on_gang_failed)
+        self._gang = SparkGang(spark, settings.worker(session_zone(spark)), address, network, self._on_gang_failed)
         self._supervisor = Supervisor(
             plan,
             settings.supervisor(),

@@ -159,7 +159,7 @@ class Settings:
             _ms("call_timeout", self.call_timeout),
         )
 
-    def worker(self) -> WorkerSettings:
+    def worker(self, time_zone: str = "UTC") -> WorkerSettings:
         silence_ms = _ms("worker_silence", self.worker_silence)
         return WorkerSettings(
             window_bytes=self.channel_bytes,
@@ -170,6 +170,7 @@ class Settings:
             backlog_bytes_max=self.recovery_bytes_max,
             heartbeat_ms=max(1, min(1000, silence_ms // 4)),
             driver_silence_ms_max=3 * silence_ms,
+            time_zone=time_zone,
         )
 
 

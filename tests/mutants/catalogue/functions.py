@@ -7,6 +7,8 @@ from tests.mutants.mutant import OWN, Mutant
 _ASYNC = "api/async_operator.py"
 _TIMERS = "api/timers.py"
 _EXPIRING = "api/expiring.py"
+_KEYED = "api/keyed_operators.py"
+_VALUES = "api/spark_values.py"
 
 
 def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
@@ -16,7 +18,10 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
             "tests/unit/api/test_timer_calls.py",
             "tests/unit/api/test_timers.py",
             "tests/unit/api/test_functions.py",
+            "tests/unit/api/test_event_timers.py",
         ),
+        _KEYED: ("tests/unit/api/test_processors.py",),
+        _VALUES: ("tests/unit/api/test_processors.py",),
         _EXPIRING: ("tests/unit/api/test_expiring.py",),
     }
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests[file])
@@ -126,30 +131,28 @@ MUTANTS = (
     _mutant(
         "A timer that was deleted is called all the same",
         _TIMERS,
-        "        if self._state.contains_key((at_ms,)):\n            # Removed first",
-        "        if True:\n            # Removed first",
+        "        if not self._state.contains_key((at_ms,)):\n            return\n",
+        "",
         "`delete_timer` would do nothing.",
     ),
     _mutant(
-        "A timer is removed after its call",
+        "A timer that sets its own time again is removed after its call",
         _TIMERS,
-        "            self._state.remove_key((at_ms,))\n            if call:\n"
-        "                self._due(key_group, key, at_ms)\n",
-        "            if call:\n                self._due(key_group, key, at_ms)\n"
-        "            self._state.remove_key((at_ms,))\n",
+        "            self._is_set_again = self._keeps_own\n",
+        "            self._is_set_again = False\n",
         "A function that sets the same time again has set nothing.",
     ),
     _mutant(
         "A timer that was called stays in the state",
         _TIMERS,
-        "            self._state.remove_key((at_ms,))\n            if call:\n",
-        "            if call:\n",
+        "        if not (call and self._is_set_again):\n            self._state.remove_key((at_ms,))\n",
+        "        if not call:\n            self._state.remove_key((at_ms,))\n",
         "I1: after a restart it is called again.",
     ),
     _mutant(
         "Restored timers wait for the next one that is set",
         _TIMERS,
-        "                is_over = self._context.begin_slice()\n        self._arm()\n",
+        "                is_over = self._context.begin_slice()\n        self._look()\n",
         "                is_over = self._context.begin_slice()\n",
         "A key that gets no more records never hears of its timer.",
     ),
@@ -170,10 +173,10 @@ MUTANTS = (
     _mutant(
         "After a portion of timers nobody comes back for the rest",
         _TIMERS,
-        "call=True)\n            self._arm()\n",
+        "call=True)\n            self._look()\n",
         "call=True)\n"
         "            if not self._heap or self._heap[0][0] > self._context.now_ms():\n"
-        "                self._arm()\n",
+        "                self._look()\n",
         "They wait until another timer is set.",
     ),
     _mutant(
@@ -182,6 +185,76 @@ MUTANTS = (
         "        if settled:\n            self._fired()\n",
         "",
         "A key without more input never gets it out.",
+    ),
+    _mutant(
+        "A watermark overtakes the timers that it makes due",
+        _TIMERS,
+        "            self._held = watermark\n        return self.is_calling\n",
+        "            self._held = watermark\n        return False\n",
+        "The records that they emit are late downstream.",
+    ),
+    _mutant(
+        "A watermark that waited for timers is never let go",
+        _TIMERS,
+        "        if held is not None:\n            self._context.release_watermark(held)\n",
+        "",
+        "Event time stands still downstream.",
+    ),
+    _mutant(
+        "A timer for the very time of the watermark waits for the next one",
+        _TIMERS,
+        "self._heap[0][0] <= watermark and",
+        "self._heap[0][0] < watermark and",
+        "On Spark it is called.",
+    ),
+    _mutant(
+        "A timer that sets its own time again is called at the same watermark",
+        _TIMERS,
+        "if self._called is not None and at_ms <= self._called:",
+        "if self._called is not None and at_ms < self._called:",
+        "There is no end to its calls, and the subtask reads no record any more.",
+    ),
+    _mutant(
+        "Timers of processing time are taken for timers of event time",
+        _TIMERS,
+        "            if next(state.keys_held(), None) is not None:\n",
+        "            if False:\n",
+        "They would be dropped without a word.",
+    ),
+    _mutant(
+        "The end of input makes timers due like a watermark",
+        _TIMERS,
+        "        if watermark == MAX_WATERMARK:\n            return False\n",
+        "        if watermark == MAX_WATERMARK:\n            self._look()\n            return True\n",
+        "The watermark of the end would be held back.",
+    ),
+    _mutant(
+        "A state may be asked for while records are worked on",
+        _KEYED,
+        "        if self.is_open and name not in self._asked:\n",
+        "        if False:\n",
+        "I8: after the first failure the checkpoint has a state that nobody asks for.",
+    ),
+    _mutant(
+        "The initial state is applied again after every failure",
+        _KEYED,
+        "if self.initial_state is not None and self.context.is_new:",
+        "if self.initial_state is not None:",
+        "I1: what it holds counts twice.",
+    ),
+    _mutant(
+        "Every subtask takes the whole initial state",
+        _KEYED,
+        "np.flatnonzero((groups >= owned.start) & (groups < owned.stop))",
+        "np.flatnonzero(groups >= 0)",
+        "I9: a key would have it in more than one subtask.",
+    ),
+    _mutant(
+        "Times are shown in UTC and not in the zone of the session",
+        _VALUES,
+        "pc.local_timestamp(column.cast(pa.timestamp(kind.unit, self._zone)))",
+        "pc.local_timestamp(column)",
+        "On Spark they are in the session's zone.",
     ),
     _mutant(
         "Timers are called at the end although they are to be dropped",

@@ -370,8 +370,8 @@ MUTANTS = (
         "Nobody downstream is told of the event time that was restored",
         OWN,
         _CLOCK,
-        "            self._released = watermark\n        self.pass_on(watermark)\n",
-        "            self._released = watermark\n",
+        'may hold an older word of this subtask."""\n        self.pass_on(watermark)\n',
+        'may hold an older word of this subtask."""\n',
         "Event time would stand still there until the next watermark, and go back in the next checkpoint.",
     ),
     Mutant(

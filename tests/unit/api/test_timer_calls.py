@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.api.timers import KeyedTimers
+from penstock.api.timers import timers_of
 from penstock.runtime.state.keyed import KeyedState
 
 
@@ -49,7 +49,7 @@ class Timed:
         """How many had been called each time that their output was passed on."""
         self.on_due: Callable[[int, int], None] = lambda key, at_ms: None
         context: Any = self.clock
-        self._timers = KeyedTimers(context, self._due, lambda: self.passed_on.append(len(self.called)))
+        self._timers = timers_of("processing", context, self._due, lambda: self.passed_on.append(len(self.called)))
 
     def _due(self, key_group: int, key: tuple[Any, ...], at_ms: int) -> None:
         self.called.append((key[0], self.clock.now))

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock import CollectSink, KeyedFunction, ListSource, Pipeline
-from penstock.api.timers import STATE, KeyedTimers
+from penstock.api.timers import STATES, timers_of
 from penstock.protocol.coordinator_state import Policy
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.manifest_codec import decode_manifest_or_void
@@ -58,7 +58,8 @@ class Timed:
         self.called: list[tuple[int, int]] = []
         self.portions: list[int] = []
         """How many had been called each time that the output was passed on."""
-        self.timers = KeyedTimers(
+        self.timers = timers_of(
+            "processing",
             context,  # type: ignore[arg-type]
             lambda group, key, at_ms: self.called.append((key[0], at_ms)),
             lambda: self.portions.append(len(self.called)),
@@ -199,7 +200,10 @@ def timers_in(store: MemoryStore) -> list[int]:
     """How many timers each checkpoint holds."""
     outcomes = [decode_manifest_or_void(data) for path, data in store.blobs.items() if path.endswith("manifest.json")]
     reports = [outcome.reports for outcome in outcomes if isinstance(outcome, Manifest)]
-    return [sum(state.rows for report in made for state in report.states if state.name == STATE) for made in reports]
+    return [
+        sum(state.rows for report in made for state in report.states if state.name == STATES["processing"])
+        for made in reports
+    ]
 
 
 def test_a_checkpoint_among_the_timers_of_the_end_holds_those_that_have_not_been_called() -> None:

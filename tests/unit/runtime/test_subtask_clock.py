@@ -30,6 +30,9 @@ class FakeChain:
         self.heard.append(watermark)
         return False
 
+    def restore_watermark(self, watermark: int) -> None:
+        self.restored = watermark
+
     def release(self, context: object, watermark: int) -> None:
         self.released.append(watermark)
         self.clock.pass_on(watermark)
@@ -141,6 +144,8 @@ def test_nobody_overtakes_records_that_are_worked_on_in_the_background() -> None
 def test_a_restored_clock_is_passed_on() -> None:
     bench = Bench()
     bench.clock.restore(50)
+    assert bench.chain.restored == 50, "the operators know it before they go on"
+    bench.clock.tell_restored(50)
     bench.hears(1, 40)
     bench.hears(2, 40)
     assert bench.sent == [50]

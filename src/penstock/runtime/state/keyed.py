@@ -102,9 +102,20 @@ class KeyedState:
             raise PipelineError(f"state '{name}' is used twice, and not in the same way")
         return known
 
+    @property
+    def key_schema(self) -> pa.Schema:
+        """The columns of the key."""
+        assert self._cursor.key_type is not None
+        return self._cursor.key_type.schema
+
     def remove(self, name: str) -> None:
-        """Forget a state and all that it holds, here and in the checkpoint, if there is one of this name."""
-        self._states.pop(name, None)
+        """Forget a state and all that it holds, here and in the checkpoint, if there is one of this name.
+
+        Whoever holds the state gets an error from it: nothing that is written to it would be kept.
+        """
+        state = self._states.pop(name, None)
+        if isinstance(state, RowState):
+            state.disown()
         self._removed.add(name)
 
     @property

@@ -61,6 +61,16 @@ class KeyCursor:
         self.key_group, self.key = key_group, self.key_type.freeze(key)
 
 
+class _NoCursor:
+    """Stands for the cursor of a state that was deleted, so that a check costs nothing as long as it is not."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        raise DataError(f"state '{self._name}' was deleted: it cannot be read or written any more")
+
+
 def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for first in range(0, max(1, batch.num_rows), _CONVERTED_ROWS):
@@ -114,6 +124,11 @@ class RowState(ABC):
     def exists(self) -> bool:
         """Whether the current key has anything in this state."""
         return self._read() is not None
+
+    def disown(self) -> None:
+        """The state was deleted. Every use of it is a `DataError` from now on."""
+        self._groups = {}
+        self._cursor = _NoCursor(self.name)  # type: ignore[assignment]
 
     def clear(self) -> None:
         """Remove what the current key has."""

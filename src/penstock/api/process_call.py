@@ -1,0 +1,80 @@
+"""The call `KeyedStream.process`: its arguments, checked, and the operator that they describe."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.api.arguments import AtEnd, instance_of, require_choice, schema_or_none
+from penstock.api.forms import As
+from penstock.api.functions import KeyedFunction
+from penstock.api.graph import OperatorFactory
+from penstock.api.keyed_operators import ProcessOperator, ProcessorOperator
+from penstock.api.schemas import SchemaLike
+from penstock.api.timers import TimeMode
+from penstock.errors import PipelineError
+
+
+class ProcessCall:
+    """A function with state, and how it is to be called."""
+
+    def __init__(
+        self,
+        function: Any,
+        key: tuple[str, ...],
+        as_: As | None,
+        schema: SchemaLike | None,
+        at_end: AtEnd,
+        mode: TimeMode,
+        initial_state: Any,
+    ) -> None:
+        instance = instance_of(function)
+        is_processor = hasattr(instance, "handleInputRows")
+        if not is_processor and not isinstance(instance, KeyedFunction):
+            raise PipelineError(f"process takes a KeyedFunction or a StatefulProcessor, not {function!r}")
+        self.form: As = as_ or ("pandas" if is_processor else "arrow")
+        if is_processor and self.form not in ("pandas", "rows"):
+            raise PipelineError(f'process: a StatefulProcessor takes as_="pandas" or as_="rows", not {self.form!r}')
+        require_choice("process: at_end", at_end, "fire", "drop")
+        self.schema = schema_or_none(schema)
+        arguments = instance, key, self.form, self.schema, at_end == "fire", mode
+        self.made: OperatorFactory = functools.partial(ProcessOperator, *arguments)
+        if is_processor:
+            self.made = functools.partial(ProcessorOperator, *arguments, initial_table(initial_state, key))
+        elif initial_state is not None:
+            raise PipelineError("process: initial_state is for a StatefulProcessor, which has handleInitialState")
+
+
+def time_mode_of(mode: Any, has_event_time: bool) -> TimeMode:
+    """The time of the timers: as the user says, or that of the stream."""
+    chosen: TimeMode = mode if mode is not None else "event" if has_event_time else "processing"
+    require_choice("process: time_mode", chosen, "event", "processing", "none")
+    return chosen
+
+
+def initial_table(given: Any, key: tuple[str, ...]) -> pa.Table | None:
+    """The initial state as one table: of Arrow, pandas or Spark, where `groupBy` may have been called on it."""
+    if given is None:
+        return None
+    # A DataFrame that was grouped, as Spark's own `initialState` is, has its DataFrame here.
+    given = getattr(given, "_df", given)
+    if hasattr(given, "toArrow"):
+        given = given.toArrow()
+    if isinstance(given, pa.RecordBatch):
+        given = pa.Table.from_batches([given])
+    if not isinstance(given, pa.Table) and hasattr(given, "iloc"):
+        given = pa.Table.from_pandas(given, preserve_index=False)
+    if not isinstance(given, pa.Table):
+        raise PipelineError(
+            f"process: initial_state is {type(given).__name__}: it must be a pyarrow.Table, or a DataFrame of "
+            f"pandas or Spark"
+        )
+    missing = [column for column in key if given.schema.names.count(column) != 1]
+    if missing:
+        raise PipelineError(
+            f"process: initial_state has no column {', '.join(missing)} of the key, or more than one; its columns are "
+            f"{', '.join(given.schema.names)}"
+        )
+    return given.replace_schema_metadata(None)
