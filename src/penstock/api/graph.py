@@ -7,8 +7,8 @@ a whole by `check`, before anything is started; every error names the operator a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -49,6 +49,8 @@ class Node:
     """Which source, operator or sink it is; empty if that is not to be compared with a checkpoint."""
     definition: tuple[tuple[str, str], ...] = ()
     """Settings, by name, that its state, its positions or its committables depend on: see `OperatorShape`."""
+    former_name: OperatorName | None = None
+    """The name that version 0.1.0 gave it, if its user has given none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,15 @@ class Graph:
 
     def out_of(self, name: OperatorName) -> list[Link]:
         return [link for link in self.links if link.upstream == name]
+
+
+def renamed(graph: Graph, names: Mapping[OperatorName, OperatorName]) -> Graph:
+    """The same graph with other names."""
+    nodes = tuple(replace(node, name=names[node.name]) for node in graph.nodes)
+    links = tuple(
+        replace(link, upstream=names[link.upstream], downstream=names[link.downstream]) for link in graph.links
+    )
+    return Graph(graph.name, nodes, links, graph.max_parallelism)
 
 
 def check(graph: Graph) -> None:

@@ -11,8 +11,9 @@
     pipeline.start(spark, checkpoints="/data/checkpoints/totals")
 
 Nothing runs while a pipeline is described: each call adds an operator to a graph, which `Pipeline.graph` checks as a
-whole. Operators have names, by which their state is found again in a checkpoint: give those that have state a name of
-your own, because an automatic one changes when another operator of its kind is put in front of it.
+whole. Operators have names, by which their state is found again in a checkpoint. One without a name of yours gets one
+that is derived from what it is and stands on (`api/names.py`): it stays the same when others are put in front of it,
+and changes with its key, its aggregates or its sources. A name of your own stays in any case.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api import operators
-from penstock.api.aggregates import columns_of, kept_for
+from penstock.api.aggregates import columns_of, kept_for, outputs_of
 from penstock.api.arguments import (
     AtEnd,
     aggregates_of,
@@ -45,9 +46,10 @@ from penstock.api.durations import Duration, duration_ms
 from penstock.api.event_time import EventTimeOperator
 from penstock.api.forms import As, check_form
 from penstock.api.functions import KeyedFunction, TwoInputFunction
-from penstock.api.graph import MAX_PARALLELISM_DEFAULT, Graph, Node, OperatorFactory, check
+from penstock.api.graph import MAX_PARALLELISM_DEFAULT, Graph, Node, OperatorFactory, check, renamed
 from penstock.api.keyed_operators import CallableTwoInput, ProcessOperator, TwoInputOperator
 from penstock.api.links import End, Wish, resolved
+from penstock.api.names import Keeps, Traits, calling_line, derived_names, label_of
 from penstock.api.pickling import check_travels
 from penstock.api.schemas import SchemaLike
 from penstock.api.windowed_stream import WindowedStream
@@ -80,6 +82,7 @@ class Pipeline:
         self.name = name
         self.max_parallelism = max_parallelism
         self._nodes: list[Node] = []
+        self._traits: dict[OperatorName, Traits] = {}
         self._wishes: list[Wish] = []
         self._counts: Counter[str] = Counter()
 
@@ -93,6 +96,7 @@ class Pipeline:
         """The whole, checked: shape, names, parallelism, and whether every function can travel to the workers."""
         graph = Graph(self.name, tuple(self._nodes), tuple(resolved(self._nodes, self._wishes)), self.max_parallelism)
         check(graph)
+        graph = renamed(graph, derived_names(graph, self._traits))
         for node in graph.nodes:
             check_travels(node.name, node.source or node.operator or node.sink)
         return graph
@@ -105,15 +109,27 @@ class Pipeline:
 
     # --- building ---
 
-    def _add(self, kind: str, name: str | None, parallelism: int | None, **parts: Any) -> OperatorName:
+    def _add(
+        self,
+        kind: str,
+        name: str | None,
+        parallelism: int | None,
+        keeps: Keeps = Keeps.NOTHING,
+        label: str = "",
+        **parts: Any,
+    ) -> OperatorName:
+        """Add a node. One without a name has a number until `graph` derives its name from all that it stands on."""
         self._counts[kind] += 1
-        chosen = OperatorName(f"{kind}_{self._counts[kind]}" if name is None else name)
+        number = self._counts[kind]
+        chosen = OperatorName(f"{kind} #{number}" if name is None else name)
         require_name(f"a {kind}", chosen)
         if any(node.name == chosen for node in self._nodes):
             raise PipelineError(f"there is an operator '{chosen}' already: give each a name of its own with name=…")
         if parallelism is not None:
             require_count(f"the parallelism of '{chosen}'", parallelism)
-        self._nodes.append(Node(chosen, parallelism=parallelism, kind=kind, **parts))
+        former = OperatorName(f"{kind}_{number}") if name is None else None
+        self._nodes.append(Node(chosen, parallelism=parallelism, kind=kind, former_name=former, **parts))
+        self._traits[chosen] = Traits(former, keeps, label, calling_line())
         return chosen
 
     def _connect(self, ends: Iterable[End], downstream: OperatorName, number: int = 0) -> None:
@@ -208,6 +224,7 @@ class Stream:
         declared = schema_or_none(schema)
         made = functools.partial(MapAsyncOperator, function, as_, declared, concurrency, ordered, in_, batch_rows)
         flags: dict[str, Any] = {"chainable": False, "chainable_after": False, "schema": declared}
+        flags |= {"keeps": Keeps.BATCHES, "label": label_of(function)}
         return self._apply("map_async", function, as_, made, name, parallelism, **flags)
 
     def select(self, *columns: str, name: str | None = None, parallelism: int | None = None) -> Stream:
@@ -260,7 +277,8 @@ class Stream:
         made = functools.partial(EventTimeOperator, column, max_delay_ms, idle_ms)
         # The watermark is state: times of another column may lie behind it, and their records would be late.
         definition = ((EVENT_TIME_COLUMN, column),)
-        return self._node("with_event_time", made, name, parallelism, definition=definition)._timed(column)
+        stream = self._node("with_event_time", made, name, parallelism, keeps=Keeps.BATCHES, definition=definition)
+        return stream._timed(column)
 
     # --- ways on ---
 
@@ -408,7 +426,8 @@ class KeyedStream(Stream):
         require_choice("process: at_end", at_end, "fire", "drop")
         declared = schema_or_none(schema)
         made = functools.partial(ProcessOperator, instance, self.key, form, declared, at_end == "fire")
-        stream = self._node("process", made, name, parallelism, schema=declared)
+        label = label_of(instance)
+        stream = self._node("process", made, name, parallelism, keeps=Keeps.KEYS, label=label, schema=declared)
         check_form(form, stream._ends[0].operator)
         return stream
 
@@ -424,9 +443,9 @@ class KeyedStream(Stream):
         The result has the schema of the input. The current row of each key is emitted for every batch that had
         records of it. This works row by row in Python: where `aggregate` does, it is much faster.
         """
-        return self._apply(
-            "reduce", function, "rows", functools.partial(operators.ReduceOperator, function), name, parallelism
-        )
+        made = functools.partial(operators.ReduceOperator, function)
+        traits: dict[str, Any] = {"keeps": Keeps.KEYS, "label": label_of(function)}
+        return self._apply("reduce", function, "rows", made, name, parallelism, **traits)
 
     def aggregate(
         self, *, name: str | None = None, parallelism: int | None = None, **outputs: str | tuple[str, str]
@@ -439,8 +458,16 @@ class KeyedStream(Stream):
         """
         aggregates = aggregates_of(self.key, outputs)
         made = functools.partial(operators.AggregateOperator, aggregates)
-        definition = (("aggregates", kept_for(aggregates)),)
-        return self._node("aggregate", made, name, parallelism, reads=columns_of(aggregates), definition=definition)
+        return self._node(
+            "aggregate",
+            made,
+            name,
+            parallelism,
+            keeps=Keeps.KEYS,
+            label=outputs_of(aggregates),
+            reads=columns_of(aggregates),
+            definition=(("aggregates", kept_for(aggregates)),),
+        )
 
     def count(self, output: str = "count", *, name: str | None = None, parallelism: int | None = None) -> Stream:
         """The number of records of each key so far: see `aggregate`."""
@@ -496,19 +523,20 @@ class ConnectedStreams:
     ) -> Stream:
         """A `TwoInputFunction`, or a function of (batch, side) without state, where side is "left" or "right"."""
         instance = instance_of(function)
+        label, keeps = label_of(instance), Keeps.KEYS
         if not isinstance(instance, TwoInputFunction):
             if not callable(instance):
                 raise PipelineError(
                     f"process takes a TwoInputFunction or a function of (batch, side), not {function!r}"
                 )
-            instance = CallableTwoInput(instance)
+            instance, keeps = CallableTwoInput(instance), Keeps.NOTHING
         require_choice("process: at_end", at_end, "fire", "drop")
         keys = [stream._ends[0].key for stream in (self.left, self.right)]
         self._check_keys(keys)
         pipeline = self.left.pipeline
         declared = schema_or_none(schema)
         made = functools.partial(TwoInputOperator, instance, keys, declared, at_end == "fire")
-        chosen = pipeline._add("connect", name, parallelism, operator=made, schema=declared)
+        chosen = pipeline._add("connect", name, parallelism, keeps, label, operator=made, schema=declared)
         pipeline._connect(self.left._ends, chosen, 0)
         pipeline._connect(self.right._ends, chosen, 1)
         return Stream(pipeline, (End(chosen),))

@@ -27,6 +27,8 @@ class CollectSink(Sink):
     results. What was collected belongs to this object: a driver that starts again has only what comes after that.
     """
 
+    outlives_driver = False
+
     def __init__(self) -> None:
         self._collected: dict[tuple[Any, ...], list[pa.RecordBatch]] = {}
         self._lock = threading.Lock()

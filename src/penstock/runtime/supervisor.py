@@ -212,7 +212,7 @@ class Supervisor:
         self.phase = Phase.CLAIMING
         self._attempt = attempt = _Attempt(self._attempt_background(), AttemptStore(self._store), self._clock.now_ms())
         store, committers, token, has_owned = attempt.store, self._committers, self._token, self._has_owned
-        shape, options = self._plan.shape(), self._settings.restore
+        shape, former_names, options = self._plan.shape(), self._plan.former_names(), self._settings.restore
 
         def work() -> Claimed:
             claimed = take_over(
@@ -222,6 +222,7 @@ class Supervisor:
                 has_owned=has_owned,
                 has_committing_sinks=bool(committers),
                 options=options,
+                former_names=former_names,
             )
             committers.admit(claimed.generation)
             if claimed.recommit is None:

@@ -278,9 +278,7 @@ class TestPositionsOfASource:
         again(of_rows(lambda stream: stream), store)
         other = Pipeline("p")
         other.source(GeneratorSource(numbers, rows=5), name="read").sink(CollectSink(), name="out")
-        assert "of operator 'read', whose source was ListSource and is GeneratorSource here" in str(
-            refusal(other, store)
-        )
+        assert "of source 'read', whose source was ListSource and is GeneratorSource here" in str(refusal(other, store))
 
     def test_of_a_list_belong_to_its_splits(self) -> None:
         store = MemoryStore()
