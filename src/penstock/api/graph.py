@@ -105,6 +105,7 @@ def check(graph: Graph) -> None:
     _check_names(graph)
     _check_links(graph)
     _check_shape(graph)
+    _check_directories(graph)
     _check_parallelism(graph)
     _check_acyclic(graph)
 
@@ -150,6 +151,21 @@ def _check_shape(graph: Graph) -> None:
             raise PipelineError(f"sink '{node.name}' has an output: connect that to the stream in front of the sink")
         if node.sink is None and not outputs:
             raise PipelineError(f"the output of '{node.name}' goes nowhere: add a sink")
+
+
+def _check_directories(graph: Graph) -> None:
+    """A sink sweeps what others have staged in its directory, and readers could not tell the two outputs apart."""
+    writers: dict[str, OperatorName] = {}
+    for node in graph.nodes:
+        directory = dict(node.definition).get("directory") if node.sink is not None else None
+        if directory is None:
+            continue
+        if directory in writers:
+            raise PipelineError(
+                f"the sinks '{writers[directory]}' and '{node.name}' both write to {directory}: give each a directory of "
+                f"its own, or join the streams with union in front of one sink"
+            )
+        writers[directory] = node.name
 
 
 def _check_parallelism(graph: Graph) -> None:

@@ -97,7 +97,8 @@ REFUSED = {
     "operator gone": (
         checkpoint(state()),
         without(COUNT),
-        "has state of operator 'count', which this pipeline does not have: give the operator that continues it name='count', or set allow_dropped_state=True",
+        "has state of operator 'count', which this pipeline does not have: give the operator that continues it "
+        "name='count', or set allow_dropped_state=True",
     ),
     "source gone": (checkpoint(POSITIONS), without(READ), "has positions of source 'read', which this pipeline"),
     "kind": (
