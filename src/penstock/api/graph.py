@@ -162,8 +162,8 @@ def _check_directories(graph: Graph) -> None:
             continue
         if directory in writers:
             raise PipelineError(
-                f"the sinks '{writers[directory]}' and '{node.name}' both write to {directory}: give each a directory of "
-                f"its own, or join the streams with union in front of one sink"
+                f"the sinks '{writers[directory]}' and '{node.name}' both write to {directory}: give each a directory "
+                f"of its own, or join the streams with union in front of one sink"
             )
         writers[directory] = node.name
 
