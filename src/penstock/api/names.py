@@ -8,7 +8,7 @@ one is put in front; a derived name does not. It is a digest of:
 | a source | its definition (`Source.identity`) |
 | one with keyed state | kind, function or aggregates, keys, and the sources and keyed operators it stands on |
 | `map_async`, `with_event_time` | kind, function, and the sources and keyed operators it stands on |
-| a sink | its definition; where that is not enough, what it stands on too |
+| a sink | its definition (`Sink.identity`); what it stands on too, if that is its class alone |
 | any other | kind and the operators right in front of it; where that is not enough, those behind it too |
 
 Operators without state between two others are no part of the identity of an operator with state: a `filter` may be put
@@ -127,7 +127,11 @@ class _Naming:
         return [*plain, self._base_identity]
 
     def _sink_identities(self) -> list[Callable[[Node], Identity]]:
-        return [lambda node: [node.kind, node.definition], self._base_identity]
+        def identity(node: Node) -> Identity:
+            # A class alone says too little; with a directory or a table, what the sink stands on may change.
+            return [node.kind, node.definition] if len(node.definition) > 1 else self._base_identity(node)
+
+        return [identity]
 
     def _equals_of(self, node: Node) -> Group:
         """The operators without state that have the kind and the inputs of this one, in the order of the program."""

@@ -96,7 +96,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         self._check_numbers()
-        if not isinstance(self.checkpoint_mode, str) or self.checkpoint_mode not in _MODES:
+        if self.checkpoint_mode not in tuple(_MODES):
             raise OptionError(f"checkpoint_mode is {self.checkpoint_mode!r}: it must be one of {', '.join(_MODES)}")
         self.supervisor()
         self.worker()
