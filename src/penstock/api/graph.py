@@ -49,6 +49,8 @@ class Node:
     """Which source, operator or sink it is; empty if that is not to be compared with a checkpoint."""
     definition: tuple[tuple[str, str], ...] = ()
     """Settings, by name, that its state, its positions or its committables depend on: see `OperatorShape`."""
+    needs_end: bool = False
+    """Whether it emits nothing before the end of its input."""
     former_name: OperatorName | None = None
     """The name that version 0.1.0 gave it, if its user has given none."""
 
@@ -108,6 +110,7 @@ def check(graph: Graph) -> None:
     _check_directories(graph)
     _check_parallelism(graph)
     _check_acyclic(graph)
+    _check_ends(graph)
 
 
 def _check_names(graph: Graph) -> None:
@@ -182,6 +185,24 @@ def _check_parallelism(graph: Graph) -> None:
 def _check_acyclic(graph: Graph) -> None:
     for _ in topological(graph):
         pass
+
+
+def _check_ends(graph: Graph) -> None:
+    for node in graph.nodes:
+        endless = _endless_source(graph, node.name) if node.needs_end else None
+        if endless is not None:
+            raise PipelineError(
+                f"'{node.name}' emits at the end of its input, and source '{endless}' never ends: leave out "
+                f'emit="final" to get every update, put a window in front of it, or bound the source'
+            )
+
+
+def _endless_source(graph: Graph, name: OperatorName) -> OperatorName | None:
+    source = graph.node(name).source
+    if source is not None:
+        return name if source.is_endless else None
+    upstream = (_endless_source(graph, link.upstream) for link in graph.into(name))
+    return next((found for found in upstream if found is not None), None)
 
 
 def topological(graph: Graph) -> Iterable[Node]:

@@ -31,13 +31,16 @@ from penstock.api import operators
 from penstock.api.aggregates import columns_of, kept_for, outputs_of
 from penstock.api.arguments import (
     AtEnd,
+    EmitWhen,
     aggregates_of,
     instance_of,
+    outputs_besides,
     require_choice,
     require_columns,
     require_count,
     require_instance,
     require_name,
+    require_sequence,
     schema_or_none,
     windows_of,
 )
@@ -435,29 +438,53 @@ class KeyedStream(Stream):
         self,
         function: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]],
         *,
+        sequence: str | None = None,
+        emit: EmitWhen = "updates",
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
         """One row for each key, made by `function(row so far, next row)` from rows as dictionaries.
 
         The result has the schema of the input. The current row of each key is emitted for every batch that had
-        records of it. This works row by row in Python: where `aggregate` does, it is much faster.
+        records of it; `sequence` and `emit` are those of `aggregate`. This works row by row in Python: where
+        `aggregate` does, it is much faster.
         """
-        made = functools.partial(operators.ReduceOperator, function)
-        traits: dict[str, Any] = {"keeps": Keeps.KEYS, "label": label_of(function)}
+        require_choice("reduce: emit", emit, "updates", "final")
+        require_sequence("reduce", sequence)
+        made = functools.partial(operators.ReduceOperator, function, sequence, emit == "final")
+        traits: dict[str, Any] = {"keeps": Keeps.KEYS, "label": label_of(function), "needs_end": emit == "final"}
+        if sequence is not None:
+            traits["definition"] = (("sequence", sequence),)
         return self._apply("reduce", function, "rows", made, name, parallelism, **traits)
 
     def aggregate(
-        self, *, name: str | None = None, parallelism: int | None = None, **outputs: str | tuple[str, str]
+        self,
+        *,
+        sequence: str | None = None,
+        emit: EmitWhen = "updates",
+        name: str | None = None,
+        parallelism: int | None = None,
+        **outputs: str | tuple[str, str],
     ) -> Stream:
         """Running aggregates by key, columnar: `aggregate(total=("sum", "amount"), orders="count")`.
 
         Functions are sum, count, min, max, mean, first and last. The current values of each key are emitted for
         every batch that had records of it: a stream of updates, of which the last one for a key counts. Nulls are
         left out, as in SQL; a sum of integers that overflows is a `DataError`.
+
+        `sequence="version"` adds an int64 column that says which update of a key is newer, also in files: the number of
+        records that the row is made of. It grows with every update of a key, and after a failure a row comes with
+        the same number again.
+
+        `emit="final"` emits a key once, at the end of a bounded input. A later run on the same checkpoints that reads
+        more emits the keys that had records since then, with their new values.
         """
+        require_choice("aggregate: emit", emit, "updates", "final")
+        require_sequence("aggregate", sequence)
+        if sequence is not None:
+            outputs = {**outputs_besides(sequence, outputs), sequence: "count"}
         aggregates = aggregates_of(self.key, outputs)
-        made = functools.partial(operators.AggregateOperator, aggregates)
+        made = functools.partial(operators.AggregateOperator, aggregates, emit == "final")
         return self._node(
             "aggregate",
             made,
@@ -466,18 +493,36 @@ class KeyedStream(Stream):
             keeps=Keeps.KEYS,
             label=outputs_of(aggregates),
             reads=columns_of(aggregates),
+            needs_end=emit == "final",
             definition=(("aggregates", kept_for(aggregates)),),
         )
 
-    def count(self, output: str = "count", *, name: str | None = None, parallelism: int | None = None) -> Stream:
+    def count(
+        self,
+        output: str = "count",
+        *,
+        sequence: str | None = None,
+        emit: EmitWhen = "updates",
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
         """The number of records of each key so far: see `aggregate`."""
-        return self.aggregate(name=name, parallelism=parallelism, **{output: "count"})
+        outputs: dict[str, Any] = {output: "count"}
+        return self.aggregate(sequence=sequence, emit=emit, name=name, parallelism=parallelism, **outputs)
 
     def sum(
-        self, column: str, output: str | None = None, *, name: str | None = None, parallelism: int | None = None
+        self,
+        column: str,
+        output: str | None = None,
+        *,
+        sequence: str | None = None,
+        emit: EmitWhen = "updates",
+        name: str | None = None,
+        parallelism: int | None = None,
     ) -> Stream:
         """The sum of a column for each key so far: see `aggregate`."""
-        return self.aggregate(name=name, parallelism=parallelism, **{output or column: ("sum", column)})
+        outputs: dict[str, Any] = {output or column: ("sum", column)}
+        return self.aggregate(sequence=sequence, emit=emit, name=name, parallelism=parallelism, **outputs)
 
     def window(
         self,

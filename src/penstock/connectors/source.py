@@ -76,6 +76,9 @@ class Source(ABC):
     splits_may_appear: bool = False
     """Whether `splits` is to be asked again and again while the pipeline runs."""
 
+    is_endless: bool = False
+    """Whether its input never ends, so that operators that wait for the end are refused behind it."""
+
     in_order: bool = False
     """Whether splits are read one after the other, in the order of `splits`, rather than in turns.
 

@@ -14,6 +14,9 @@ def _mutant(name: str, file: str, old: str, new: str, why: str, tests: tuple[str
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests)
 
 
+_OPERATORS = "api/operators.py"
+_OF_UPDATES = ("tests/unit/api/test_updates.py",)
+
 MUTANTS = (
     _mutant(
         "Two operators that nothing tells apart are numbered",
@@ -46,5 +49,30 @@ MUTANTS = (
         "",
         "I1: records in flight on an edge that is not there are lost, or refused.",
         _OF_CHECKPOINTS,
+    ),
+    # --- updates ---
+    _mutant(
+        "The sequence of reduce counts updates instead of records",
+        _OPERATORS,
+        "self.sequence: before + len(rows)}",
+        "self.sequence: before + 1}",
+        "After a failure the same row would come with another number.",
+        _OF_UPDATES,
+    ),
+    _mutant(
+        "Final values are emitted for every batch too",
+        _OPERATORS,
+        "            if self._pending is None:\n                emit(self._state.update(batch))\n",
+        "            if True:\n                emit(self._state.update(batch))\n",
+        "A final value comes once.",
+        _OF_UPDATES,
+    ),
+    _mutant(
+        "Of the rows of a key the oldest is the current one",
+        "connectors/latest.py",
+        '.aggregate([(_PLACE, "max")])',
+        '.aggregate([(_PLACE, "min")]).rename_columns([*names, f"{_PLACE}_max"])',
+        "The current table would be an old one.",
+        _OF_UPDATES,
     ),
 )

@@ -99,6 +99,13 @@ class AggregateState:
         keys = self._bound.index.snapshot().arrays()
         return self._result(self._bound, np.arange(len(self), dtype=np.int32), keys)
 
+    def of_keys(self, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """The aggregates of these keys, each of which is in the state."""
+        columns = self._bound
+        assert columns is not None
+        arrays, slots = columns.slots_of(keys)
+        return self._result(columns, slots, arrays)
+
     def pop(self, select: Callable[[pa.RecordBatch], Any]) -> pa.RecordBatch | None:
         """Remove the keys that `select` chooses and return their aggregates; None as in `current`.
 
