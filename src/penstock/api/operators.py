@@ -23,7 +23,7 @@ from penstock.api.operator import Emit, Operator, OperatorContext
 from penstock.api.schemas import SchemaGuard, column_of
 from penstock.columnar.gather import filter_rows, joined, mask_of
 from penstock.errors import DataError, PenstockError
-from penstock.user_code import user_code_error
+from penstock.user_code import called_with, user_code_error
 
 _EMITTED_ROWS = 1 << 16
 """Rows of one batch at the end of an input."""
@@ -92,7 +92,7 @@ class MapOperator(FunctionOperator):
 
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         given = self.form.of(batch)
-        outputs = [self.function(row) for row in given] if self.as_ == "rows" else [self.function(given)]
+        outputs = called_with(self.function, given) if self.as_ == "rows" else [self.function(given)]
         result = self.form.batch(outputs)
         if result is not None:
             emit(result)
@@ -104,7 +104,8 @@ class FlatMapOperator(FunctionOperator):
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         form, given = self.form, self.form.of(batch)
         if self.as_ == "rows":
-            result = form.batch([output for row in given for output in form.outputs(self.function(row))])
+            made = called_with(lambda row: list(form.outputs(self.function(row))), given)
+            result = form.batch([output for outputs in made for output in outputs])
             if result is not None:
                 emit(result)
             return
@@ -121,7 +122,7 @@ class FilterOperator(FunctionOperator):
         if isinstance(self.function, pc.Expression):
             chosen: Any = self.function
         elif self.as_ == "rows":
-            chosen = np.array([bool(self.function(row)) for row in batch.to_pylist()], dtype=np.bool_)
+            chosen = np.array([bool(each) for each in called_with(self.function, batch.to_pylist())], dtype=np.bool_)
         else:
             chosen = self.function(self.form.of(batch))
         kept = self._kept(batch, chosen)

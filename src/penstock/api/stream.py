@@ -61,7 +61,7 @@ from penstock.connectors.sink import Sink
 from penstock.connectors.source import Source
 from penstock.errors import PipelineError
 from penstock.ids import OperatorName
-from penstock.protocol.compatibility import EVENT_TIME_COLUMN
+from penstock.protocol.compatibility import AGGREGATES, EVENT_TIME_COLUMN
 from penstock.protocol.manifest import Partitioning
 
 _start_hook: Callable[..., Any] | None = None
@@ -494,7 +494,7 @@ class KeyedStream(Stream):
             label=outputs_of(aggregates),
             reads=columns_of(aggregates),
             needs_end=emit == "final",
-            definition=(("aggregates", kept_for(aggregates)),),
+            definition=((AGGREGATES, kept_for(aggregates)),),
         )
 
     def count(

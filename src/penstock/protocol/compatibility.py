@@ -37,6 +37,8 @@ from penstock.protocol.manifest import (
 
 EVENT_TIME_COLUMN = "event-time column"
 """Part of the definition of an operator that makes watermarks."""
+AGGREGATES = "aggregates"
+"""Part of the definition of an operator that aggregates: the numbers that its state holds."""
 _NO_WATERMARK = -(2**63)
 _TO_A_SAVEPOINT = "start the pipeline as it was, stop it with a savepoint, and start the new one from that"
 _WITHOUT_STATE = "give it another name and set allow_dropped_state=True to go on without its state"
@@ -117,7 +119,11 @@ def _kinds_of_state(manifest: Manifest) -> dict[OperatorName, set[StateKind]]:
 
 def _check_definition(old: OperatorShape, new: OperatorShape, has: str, way_out: str) -> None:
     for name, before, after in _changes(old, new):
-        raise IncompatibleCheckpoint(f"{has}, whose {name} was {before} and is {after} here: put it back, or {way_out}")
+        added = ", ".join(sorted({*after.split(", ")} - {*before.split(", ")})) if name == AGGREGATES else ""
+        hint = f" ({added} is new)" if added and before in after else ""
+        raise IncompatibleCheckpoint(
+            f"{has}, whose {name} was {before} and is {after} here{hint}: put it back, or {way_out}"
+        )
 
 
 def _changes(old: OperatorShape, new: OperatorShape) -> Iterator[tuple[str, str, str]]:

@@ -53,6 +53,7 @@ from penstock.runtime.services import Journal
 from penstock.runtime.takeover import Claimed, RestoreOptions, take_over
 from penstock.runtime.timers import Timers
 from penstock.storage.port import Store
+from penstock.user_code import same_failure
 
 _log = logging.getLogger("penstock")
 
@@ -432,8 +433,9 @@ class Supervisor:
         now, policy, progress = self._clock.now_ms(), self._settings.restart, self._progress_at_ms
         self.error = error
         self._failures_at_ms = (*counted(self._failures_at_ms, policy, now, progress), now)
-        self._repeats = self._repeats + 1 if is_repeatable(error) and str(error) == self._repeated else 1
-        self._repeated = str(error)
+        story = same_failure(str(error))
+        self._repeats = self._repeats + 1 if is_repeatable(error) and story == self._repeated else 1
+        self._repeated = story
         decision = decide_restart(self._failures_at_ms, policy, now, progress, self._repeats)
         match decision:
             case GiveUp(reason):

@@ -75,4 +75,21 @@ MUTANTS = (
         "The current table would be an old one.",
         _OF_UPDATES,
     ),
+    # --- rows ---
+    _mutant(
+        "A declared field that a row does not have is null",
+        "api/forms.py",
+        "if self.guard.is_declared and len(row) < len(known):",
+        "if False:",
+        "A field that was misspelt is lost without a word.",
+        ("tests/unit/api/test_bad_rows.py",),
+    ),
+    _mutant(
+        "Times with and without a zone are one column",
+        "connectors/time_zones.py",
+        "if self._has_zone.setdefault(name, has_zone) != has_zone:",
+        "if False:",
+        "Times of another zone are hours off.",
+        ("tests/unit/api/test_bad_rows.py",),
+    ),
 )
