@@ -46,7 +46,7 @@ from penstock.api.arguments import (
 )
 from penstock.api.async_operator import MapAsyncOperator, Where
 from penstock.api.durations import Duration, duration_ms
-from penstock.api.event_time import EventTimeOperator
+from penstock.api.event_time import EventTimeOperator, Unit
 from penstock.api.forms import As, check_form
 from penstock.api.functions import KeyedFunction, TwoInputFunction
 from penstock.api.graph import MAX_PARALLELISM_DEFAULT, Graph, Node, OperatorFactory, check, renamed
@@ -256,18 +256,24 @@ class Stream:
         *,
         max_delay: Duration,
         idle_after: Duration | None = None,
+        unit: Unit | None = None,
+        max_ahead: Duration | None = None,
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
         """Say which column has the time of an event, and how late a record may come: `max_delay="10 s"`.
 
-        The column is a timestamp of any unit, or an int64 of milliseconds; a null in it is a `DataError`. From here on
-        event time is that of the records: each split of the source has a clock, the newest time that was read of it
+        The column is a timestamp of any unit, or an int64 of milliseconds; a null in it is a `DataError`. With `unit`,
+        numbers of seconds ("s"), "ms", "us" or "ns" become timestamps in UTC. From here on event time is that of the
+        records: each split of the source has a clock, the newest time that was read of it
         less `max_delay`, and the slowest split is the watermark. So files, or partitions of a log, may be hours apart.
         Watermarks of the source, if it has any, end here.
 
         A split that has nothing to read holds the others up, unless `idle_after` is given: one that had no record for
         this long is left out until it has one. Files always have an end, and are never idle.
+
+        One time in the far future makes all that follows late; with `max_ahead="1 hour"` a time that is further ahead
+        of the clock does not move event time on. Its row is kept. Both are warnings in the log.
 
         The trap: behind an exchange, splits cannot be told apart any more, only channels, and behind `map_async` or
         `process` not even those. Call it before: right behind the source, or behind `map` and `filter`.
@@ -277,7 +283,12 @@ class Stream:
         idle_ms = None
         if idle_after is not None:
             idle_ms = duration_ms("with_event_time: idle_after", idle_after, at_least_ms=1)
-        made = functools.partial(EventTimeOperator, column, max_delay_ms, idle_ms)
+        if unit is not None:
+            require_choice("with_event_time: unit", unit, "s", "ms", "us", "ns")
+        ahead_ms = None
+        if max_ahead is not None:
+            ahead_ms = duration_ms("with_event_time: max_ahead", max_ahead, at_least_ms=0)
+        made = functools.partial(EventTimeOperator, column, max_delay_ms, idle_ms, unit, ahead_ms)
         # The watermark is state: times of another column may lie behind it, and their records would be late.
         definition = ((EVENT_TIME_COLUMN, column),)
         stream = self._node("with_event_time", made, name, parallelism, keeps=Keeps.BATCHES, definition=definition)

@@ -1,4 +1,4 @@
-"""Defects of names: state that goes to another operator."""
+"""Defects met in silence: state of another operator, updates without order, rows and times that do not fit."""
 
 from __future__ import annotations
 
@@ -91,5 +91,14 @@ MUTANTS = (
         "if False:",
         "Times of another zone are hours off.",
         ("tests/unit/api/test_bad_rows.py",),
+    ),
+    # --- times ---
+    _mutant(
+        "A time beyond max_ahead moves event time on",
+        "api/event_time.py",
+        "            return times[~is_ahead]\n",
+        "            return times\n",
+        "All that comes after it would be late.",
+        ("tests/unit/api/test_event_time.py",),
     ),
 )
