@@ -181,8 +181,8 @@ class EventTimeOperator(NamedOperator):
             self._warn(
                 now_ms,
                 f"a row has the time {furthest} in '{self.column}', more than a day ahead of the clock, and most "
-                f"others have not: event time has moved on to it, and rows with earlier times are late from now on. Filter "
-                f'such rows out in front, or say with_event_time(…, max_ahead="1 hour")',
+                f"others have not: event time has moved on to it, and rows with earlier times are late from now on. "
+                f'Filter such rows out in front, or say with_event_time(…, max_ahead="1 hour")',
             )
         return times
 
