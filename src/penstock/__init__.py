@@ -30,6 +30,7 @@ from penstock.connectors.console import ConsoleSink
 from penstock.connectors.files import FileSource
 from penstock.connectors.generator import GeneratorSource
 from penstock.connectors.jsonl import JsonLinesSink
+from penstock.connectors.latest import read_latest
 from penstock.connectors.memory import ABORT, CHECKPOINT, PAUSE, ListSource
 from penstock.connectors.parquet import ParquetSink
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
@@ -113,6 +114,8 @@ __all__ = [
     "ProtocolViolation",
     # the version
     "__version__",
+    # reading output
+    "read_latest",
 ]
 
 if TYPE_CHECKING:

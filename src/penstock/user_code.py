@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import sysconfig
 import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from penstock.errors import UserCodeError
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LIBRARIES = tuple({os.path.join(path, "") for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))})
+_SHOWN = 200
+_PLACE = re.compile(r"row \d+ of \d+")
+_NO_COLUMN = re.compile(r"No match for FieldRef\.Name\((.*?)\) in (.*)")
 _OUTSIDE = (OSError, EOFError, MemoryError)
 """Exceptions whose cause is not the program: connections, files, memory."""
 
@@ -31,10 +37,48 @@ def raised_at(error: BaseException) -> str:
     return min(lines, key=lambda line: line[0])[1] if lines else ""
 
 
+def called_with(function: Callable[[Any], Any], rows: Sequence[Any]) -> list[Any]:
+    """The result of a function for each row. What it raises carries a note: which row it was."""
+    results = []
+    for number, row in enumerate(rows):
+        try:
+            results.append(function(row))
+        except Exception as error:
+            error.add_note(f"row {number} of {len(rows)} in its batch, {shortened(repr(row))}")
+            raise
+    return results
+
+
+def same_failure(text: str) -> str:
+    """The message of an error without numbers of rows, which change when batches are cut elsewhere."""
+    return _PLACE.sub("row", text)
+
+
+def reason_of(error: BaseException) -> str:
+    """The message of an exception in one line. Arrow lists a whole schema, one column a line."""
+    text = str(error)
+    if not type(error).__module__.startswith("pyarrow"):
+        return text
+    first, *rest = text.splitlines() or [""]
+    missing = _NO_COLUMN.match(first)
+    if missing is None:
+        return first
+    names = ", ".join(
+        line.partition(":")[0] for line in [missing[2], *rest] if ":" in line and not line.startswith(" ")
+    )
+    return f"there is no column '{missing[1]}'; the columns are: {names}"
+
+
+def shortened(text: str) -> str:
+    """As much of a row as belongs into a message."""
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
 def user_code_error(what: str, error: BaseException) -> UserCodeError:
     """The error of a function that `what` has called; to be raised from `error`."""
-    at = raised_at(error)
-    made = UserCodeError(f"{what} raised {type(error).__name__}: {error}" + (f" ({at})" if at else ""))
+    at = [each for each in (raised_at(error), *getattr(error, "__notes__", ())) if each]
+    told = f"{what} raised {type(error).__name__}: {reason_of(error)}"
+    made = UserCodeError(told + (f" ({'; '.join(at)})" if at else ""))
     made.traceback = "".join(traceback.format_exception(error))
     made.may_pass = isinstance(error, _OUTSIDE)
     return made

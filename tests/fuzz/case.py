@@ -12,9 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock import Pipeline, PipelineError
 from tests.fuzz import kinds
 from tests.fuzz.kinds import Kind
-from tests.fuzz.steps import TWO_INPUTS, UNSETTLED, Shape, Step, held_schema, shape_of, text_of
+from tests.fuzz.steps import TWO_INPUTS, UNSETTLED, Shape, Step, build, held_schema, shape_of, text_of
 from tests.fuzz.world import Fault
 
 _TIMES = [
@@ -69,6 +70,10 @@ class Case:
     speed: float
     """How likely a call of `map_async` returns in a turn."""
     max_parallelism: int
+    unnamed: frozenset[str] = frozenset()
+    """Steps without a name in the program."""
+    inserted_in: int | None = None
+    """From this life on, other steps without names are in front of all of these."""
 
     def shaped(self) -> tuple[Shape, ...]:
         """The shape of every step's output."""
@@ -132,6 +137,10 @@ class Case:
             text_of(self.steps, self.shaped()),
             f"rows: {self.rows}",
         ]
+        if self.unnamed:
+            shown.append(f"without a name: {', '.join(sorted(self.unnamed))}")
+        if self.inserted_in is not None:
+            shown.append(f"others in front of them from life {self.inserted_in} on")
         shown += [f"life {number}: {life}" for number, life in enumerate(self.lives)]
         shown += [f"fault: {fault}" for fault in self.faults]
         return "\n".join(shown)
@@ -194,7 +203,22 @@ class _Drawing:
             patience=r.choice([1.0, 0.5, 0.2]),
             speed=r.choice([0.5, 0.1, 0.03, 0.03]),
             max_parallelism=self.max_parallelism,
+            unnamed=self._unnamed(),
+            inserted_in=r.choice([None, *range(1, len(lives))]),
         )
+
+    def _unnamed(self) -> frozenset[str]:
+        """Steps that need no name: no two of them that nothing tells apart."""
+        if self.chance(0.4):
+            return frozenset()
+        chosen = frozenset(step.name for step in self.steps if self.chance(0.8))
+        pipeline = Pipeline("fuzz", max_parallelism=self.max_parallelism)
+        build(self.steps, self.shapes, pipeline, {}, chosen)
+        try:
+            pipeline.graph()
+        except PipelineError:
+            return frozenset()
+        return chosen
 
     def _columns(self) -> dict[str, str]:
         r, is_safe = self.random, self.chance(0.25)

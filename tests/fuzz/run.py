@@ -14,7 +14,7 @@ from penstock.runtime.settings import WorkerSettings
 from penstock.testing import Schedule, run
 from tests.fuzz.case import Case, Life, draw
 from tests.fuzz.judge import Judge
-from tests.fuzz.steps import build
+from tests.fuzz.steps import build, insert
 from tests.fuzz.world import FuzzStore, Killed, SeededPool, World
 
 _TURNS_MAX = 20_000
@@ -83,7 +83,9 @@ def _live(
     crashes: tuple[int, ...] = life.crashes
     while True:
         pipeline = Pipeline("fuzz", max_parallelism=case.max_parallelism)
-        build(case.steps, case.shaped(), pipeline, collected)
+        if case.inserted_in is not None and world.life >= case.inserted_in:
+            insert(pipeline)
+        build(case.steps, case.shaped(), pipeline, collected, case.unnamed)
         turns = _Turns(life, world)
         try:
             result = run(

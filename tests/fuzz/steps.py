@@ -5,13 +5,14 @@ A step is a source, an operator or a sink. `via` says how records travel to it: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock import CallableSink, CollectSink, Pipeline
+from penstock import CallableSink, CollectSink, ListSource, Pipeline
 from tests.fuzz import functions
 from tests.fuzz.kinds import plain_type
 from tests.fuzz.world import FuzzSink, FuzzSource, see
@@ -113,23 +114,49 @@ def held_schema(shape: Shape, key: Sequence[str]) -> pa.Schema:
 
 
 def build(
-    steps: Sequence[Step], shapes: Sequence[Shape], pipeline: Pipeline, collected: dict[str, CollectSink]
+    steps: Sequence[Step],
+    shapes: Sequence[Shape],
+    pipeline: Pipeline,
+    collected: dict[str, CollectSink],
+    unnamed: Container[str] = (),
 ) -> None:
-    """Describe the pipeline. `collected` has the sinks that outlive it."""
+    """Describe the pipeline. `collected` has the sinks that outlive it; `unnamed` are steps without a name."""
     streams: list[Any] = []
     for step, shape in zip(steps, shapes, strict=True):
         inputs = [streams[number] for number in step.inputs]
-        streams.append(_built(step, shape, inputs, pipeline, collected))
+        streams.append(_built(step, shape, inputs, pipeline, collected, step.name not in unnamed))
 
 
-def _built(step: Step, shape: Shape, inputs: list[Any], pipeline: Pipeline, collected: dict[str, CollectSink]) -> Any:
-    o, settings = step.options, {"name": step.name, "parallelism": step.parallelism}
+def insert(pipeline: Pipeline) -> None:
+    """Steps of many kinds in front of all others, without names: nothing of these others may become theirs."""
+    rows = [{"k0": f"{n % 3}", "lane": "", "seq": n, "life": 0, "v": n} for n in range(20)]
+    stream = pipeline.source(ListSource(rows, batch_rows=3))
+    stream = stream.map(_passed).rebalance().filter(pc.field("v") >= 0).map_async(_passed)
+    for other in (
+        stream.key_by("k0").count("n"),
+        stream.key_by("k0").reduce(lambda _, row: row),
+        stream.key_by("k0").process(functions.Running("inserted", "value", "arrow")),
+    ):
+        other.sink(CollectSink())
+
+
+def _passed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def _built(
+    step: Step, shape: Shape, inputs: list[Any], pipeline: Pipeline, collected: dict[str, CollectSink], is_named: bool
+) -> Any:
+    o, settings = step.options, {"name": step.name if is_named else None, "parallelism": step.parallelism}
     if step.kind == "source":
         source = pipeline.source(FuzzSource(step.name, o["splits"]), **settings)
         if shape.timed_ms is None:
             return source
         return source.with_event_time(
-            "t", max_delay=shape.timed_ms, name=f"time of {step.name}", parallelism=step.parallelism
+            "t",
+            max_delay=shape.timed_ms,
+            name=f"time of {step.name}" if is_named else None,
+            parallelism=step.parallelism,
         )
     if step.kind == "union":
         return inputs[0].union(*inputs[1:])

@@ -59,6 +59,9 @@ def test_seeds_draw_everything_that_there_is_to_draw() -> None:
     assert set(faults) == {"raise", "store", "lost", "read", "commit", "die", "after"}
     endings = Counter((one.ending, two.parallelism != one.parallelism) for case in cases for one, two in _pairs(case))
     assert len(endings) == 6, endings
+    unnamed = Counter(step.kind for case in cases for step in case.steps if step.name in case.unnamed)
+    assert set(unnamed) == set(steps)
+    assert sum(bool(case.unnamed) and case.inserted_in is not None for case in cases) >= 100
 
 
 def _pairs(case: object) -> list[tuple[object, object]]:

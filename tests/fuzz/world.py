@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -177,6 +177,9 @@ class FuzzSource(Source):
         self.name = name
         self.split_count = splits
 
+    def identity(self) -> Mapping[str, str]:
+        return {**super().identity(), "name": self.name}
+
     def splits(self) -> Sequence[str]:
         return [str(number) for number in range(self.split_count)]
 
@@ -230,6 +233,9 @@ class FuzzSink(Sink):
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def identity(self) -> Mapping[str, str]:
+        return {**super().identity(), "name": self.name}
 
     def writer(self, subtask: int, generation: int) -> SinkWriter:
         return _FuzzWriter(self.name, int(generation))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import replace
 
-from penstock.api.graph import Graph, Link
+from penstock.api.graph import Graph, Link, renamed
 from penstock.ids import OperatorName
 from penstock.protocol.manifest import Manifest, Partitioning, StateKind, committables_of
 from tests.simulation.operators import Check
@@ -156,7 +156,54 @@ class OtherSchema(Change):
         return replace(load, state_version=2)
 
 
-CHANGES: tuple[type[Change], ...] = (RenamedSink, OtherKey, RemovedOperator, AddedOperator, OtherSchema)
+class NumberedBefore(Change):
+    """The checkpoint has names of version 0.1.0, which are numbers; the pipeline is the same, and derives its names."""
+
+    name = "names that were numbers"
+
+    def applies_to(self, graph: Graph) -> bool:
+        return bool(self._unnamed(graph))
+
+    def fits(self, graph: Graph, manifest: Manifest, is_committed: bool) -> bool | None:
+        return True
+
+    def graph(self, graph: Graph, world: World) -> Graph:
+        names = {node.name: node.name for node in graph.nodes}
+        names |= {name: OperatorName(f"{name}-derived") for name in self._unnamed(graph)}
+        changed = renamed(graph, names)
+        former = {new: old for old, new in names.items() if new != old}
+        nodes = tuple(replace(node, former_name=former.get(node.name)) for node in changed.nodes)
+        return replace(changed, nodes=nodes)
+
+    def _unnamed(self, graph: Graph) -> set[OperatorName]:
+        # Sources, sinks and the others are looked for by their names, by those who judge the run.
+        looked_for = {"fragile", *OtherSchema.VERSIONED}
+        return {node.name for node in graph.nodes if node.operator is not None and node.name not in looked_for}
+
+
+class NumberedBeforeAndMore(NumberedBefore):
+    """The same, and an operator was added: a number may be that of another operator now, so no number counts."""
+
+    name = "names that were numbers, and an operator added"
+
+    def fits(self, graph: Graph, manifest: Manifest, is_committed: bool) -> bool | None:
+        unnamed = self._unnamed(graph)
+        ends = {name for edge in _edges_in_flight(manifest) for name in edge}
+        return False if unnamed & (ends | _with_state(manifest)) else None
+
+    def graph(self, graph: Graph, world: World) -> Graph:
+        return AddedOperator().graph(super().graph(graph, world), world)
+
+
+CHANGES: tuple[type[Change], ...] = (
+    RenamedSink,
+    OtherKey,
+    RemovedOperator,
+    AddedOperator,
+    OtherSchema,
+    NumberedBefore,
+    NumberedBeforeAndMore,
+)
 
 
 def choose(graph: Graph, manifest: Manifest, is_committed: bool, pick: float) -> tuple[Change, bool] | None:

@@ -14,9 +14,9 @@ from penstock import (
     CHECKPOINT,
     CollectSink,
     GeneratorSource,
+    IncompatibleCheckpoint,
     JobFailed,
     ListSource,
-    NoReadableCheckpoint,
     Pipeline,
     Prepared,
     SinkWriter,
@@ -137,7 +137,7 @@ def test_checkpoints_of_another_pipeline_are_refused() -> None:
     store = run(sums(GeneratorSource(make, rows=100), CollectSink())).store
     other = Pipeline("other")
     other.source(ListSource([{"n": 1}])).sink(CollectSink())
-    with pytest.raises(NoReadableCheckpoint):
+    with pytest.raises(IncompatibleCheckpoint):
         run(other, store=store)
 
 

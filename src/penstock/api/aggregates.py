@@ -32,6 +32,11 @@ def kept_for(aggregates: Iterable[Aggregate]) -> str:
     return ", ".join(sorted(kept))
 
 
+def outputs_of(aggregates: Iterable[Aggregate]) -> str:
+    """The outputs with their functions, in one order."""
+    return ", ".join(sorted(f"{each.output}={each.function}({each.column or '*'})" for each in aggregates))
+
+
 def columns_of(aggregates: Iterable[Aggregate]) -> tuple[str, ...]:
     """The columns that these aggregates read, each once."""
     return tuple(dict.fromkeys(each.column for each in aggregates if each.column is not None))

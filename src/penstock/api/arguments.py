@@ -16,6 +16,7 @@ from penstock.api.windows import Windows
 from penstock.errors import PipelineError
 
 AtEnd: TypeAlias = Literal["fire", "drop"]
+EmitWhen: TypeAlias = Literal["updates", "final"]
 
 
 def require_name(what: str, name: Any) -> None:
@@ -43,6 +44,20 @@ def require_columns(call: str, columns: Any) -> None:
         raise PipelineError(f"{call} takes the names of columns, at least one, not {columns!r}")
     if len(set(columns)) < len(columns):
         raise PipelineError(f"{call} names a column twice: {', '.join(columns)}")
+
+
+def require_sequence(call: str, sequence: Any) -> None:
+    if sequence is not None and (not isinstance(sequence, str) or not sequence):
+        raise PipelineError(
+            f'{call}: sequence is {sequence!r}: it must be the name of a column, such as sequence="version"; an output '
+            f"cannot have the name 'sequence'"
+        )
+
+
+def outputs_besides(sequence: str, outputs: dict[str, Any]) -> dict[str, Any]:
+    if sequence in outputs:
+        raise PipelineError(f"aggregate: '{sequence}' is the sequence and an output: give one of them another name")
+    return outputs
 
 
 def schema_or_none(schema: Any) -> pa.Schema | None:

@@ -12,6 +12,7 @@ for results at short intervals, which grow with the time that the oldest batch h
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 from abc import ABC, abstractmethod
@@ -26,7 +27,7 @@ from penstock.api.forms import As, Form, form_of
 from penstock.api.operator import Emit
 from penstock.api.operators import NamedOperator
 from penstock.errors import UserCodeError
-from penstock.user_code import user_code_error
+from penstock.user_code import called_with, user_code_error
 
 Where: TypeAlias = Literal["threads", "processes"]
 
@@ -70,10 +71,7 @@ class InThread(Runner):
 def as_rows_call(function: Callable[[Any], Any]) -> Callable[[list[Any]], list[Any]]:
     """The function of one row as a function of all rows."""
 
-    def call(rows: list[Any]) -> list[Any]:
-        return [function(row) for row in rows]
-
-    return call
+    return functools.partial(called_with, function)
 
 
 class Pool:

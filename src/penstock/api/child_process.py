@@ -18,6 +18,7 @@ from penstock.api.forms import As, form_of
 from penstock.api.pickling import dumps, loads
 from penstock.api.schemas import SchemaGuard
 from penstock.errors import UserCodeError
+from penstock.user_code import called_with, reason_of
 
 
 class InProcess(Runner):
@@ -55,7 +56,8 @@ def _serve(connection: Connection, pickled: bytes, as_: As, operator: str) -> No
             return
         try:
             given = form.of(batch)
-            result = [function(row) for row in given] if as_ == "rows" else function(given)
+            result = called_with(function, given) if as_ == "rows" else function(given)
             connection.send((True, result))
         except Exception as error:
-            connection.send((False, f"{type(error).__name__}: {error}"))
+            notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+            connection.send((False, f"{type(error).__name__}: {reason_of(error)}{notes}"))

@@ -25,7 +25,7 @@ _MS_MAX = 1000 * 365 * 86_400_000
 
 def duration_ms(what: str, value: Any, *, at_least_ms: int) -> int:
     """The milliseconds that are meant. Raises `PipelineError`, with `what` in it."""
-    ms = _ms_of(value)
+    ms = exact_ms(value)
     if ms is None:
         raise PipelineError(
             f"{what} is {value!r}: write a text such as '500 ms', '10 s', '5 minutes', '1 hour' or '1 day', "
@@ -36,7 +36,8 @@ def duration_ms(what: str, value: Any, *, at_least_ms: int) -> int:
     return int(ms)
 
 
-def _ms_of(value: Any) -> Fraction | int | None:
+def exact_ms(value: Any) -> Fraction | int | None:
+    """The milliseconds of a text, a timedelta, or a number of them; None for anything else."""
     if isinstance(value, timedelta):
         return Fraction(value // timedelta(microseconds=1), 1000)
     if isinstance(value, int) and not isinstance(value, bool):

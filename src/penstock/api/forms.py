@@ -14,7 +14,9 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 
 from penstock.api.schemas import SchemaGuard
+from penstock.connectors.time_zones import TimeZones
 from penstock.errors import DataError, PipelineError
+from penstock.user_code import shortened
 
 As: TypeAlias = Literal["arrow", "pandas", "polars", "rows"]
 
@@ -173,6 +175,7 @@ class RowsForm(Form):
     def __init__(self, guard: SchemaGuard) -> None:
         super().__init__(guard)
         self._checked: pa.Schema | None = None
+        self._zones = TimeZones(guard.where)
         self._check_types()
 
     def _check_types(self) -> None:
@@ -209,17 +212,30 @@ class RowsForm(Form):
             if schema is None:
                 # Arrow would take the fields from the first row, and leave out what only others have.
                 names = dict.fromkeys(name for row in rows for name in row)
-                return self.guard.check(pa.record_batch({name: [row.get(name) for row in rows] for name in names}))
-            # Arrow would leave out what the schema does not name, without a word.
-            known = set(schema.names)
-            for row in rows:
-                if not known.issuperset(row):
-                    odd = ", ".join(sorted(map(str, set(row) - known)))
-                    raise DataError(f"{self.guard.where}: a row has the fields {odd}, and the schema has not: {schema}")
-            return pa.RecordBatch.from_pylist(rows, schema=schema)
+                batch = self.guard.check(pa.record_batch({name: [row.get(name) for row in rows] for name in names}))
+            else:
+                self._check_fields(rows, schema)
+                batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+            self._zones.check(batch.schema, rows)
+            return batch
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             hint = "" if self.guard.is_declared else ". Types were taken from the first batch: say schema=… instead"
             raise DataError(f"{self.guard.where}: rows cannot become Arrow: {error}{hint}") from error
+
+    def _check_fields(self, rows: Sequence[dict[str, Any]], schema: pa.Schema) -> None:
+        """Arrow would leave out what the schema does not name, and fill up what a row does not have, without a word."""
+        known = set(schema.names)
+        for number, row in enumerate(rows):
+            if not known.issuperset(row):
+                odd = ", ".join(sorted(map(str, set(row) - known)))
+                raise DataError(f"{self.guard.where}: a row has the fields {odd}, and the schema has not: {schema}")
+            if self.guard.is_declared and len(row) < len(known):
+                missing = ", ".join(f"'{name}'" for name in schema.names if name not in row)
+                raise DataError(
+                    f"{self.guard.where}: row {number} of {len(rows)} in its batch does not have the field {missing} "
+                    f"of the declared schema: {shortened(repr(row))}. Return it, as None if there is no value, or take "
+                    f"it out of schema="
+                )
 
     def _as_dict(self, output: Any, schema: pa.Schema | None) -> dict[str, Any]:
         if isinstance(output, dict):

@@ -7,8 +7,8 @@ a whole by `check`, before anything is started; every error names the operator a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -49,6 +49,10 @@ class Node:
     """Which source, operator or sink it is; empty if that is not to be compared with a checkpoint."""
     definition: tuple[tuple[str, str], ...] = ()
     """Settings, by name, that its state, its positions or its committables depend on: see `OperatorShape`."""
+    needs_end: bool = False
+    """Whether it emits nothing before the end of its input."""
+    former_name: OperatorName | None = None
+    """The name that version 0.1.0 gave it, if its user has given none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +93,24 @@ class Graph:
         return [link for link in self.links if link.upstream == name]
 
 
+def renamed(graph: Graph, names: Mapping[OperatorName, OperatorName]) -> Graph:
+    """The same graph with other names."""
+    nodes = tuple(replace(node, name=names[node.name]) for node in graph.nodes)
+    links = tuple(
+        replace(link, upstream=names[link.upstream], downstream=names[link.downstream]) for link in graph.links
+    )
+    return Graph(graph.name, nodes, links, graph.max_parallelism)
+
+
 def check(graph: Graph) -> None:
     """Raise `PipelineError` for the first thing that cannot work."""
     _check_names(graph)
     _check_links(graph)
     _check_shape(graph)
+    _check_directories(graph)
     _check_parallelism(graph)
     _check_acyclic(graph)
+    _check_ends(graph)
 
 
 def _check_names(graph: Graph) -> None:
@@ -141,6 +156,21 @@ def _check_shape(graph: Graph) -> None:
             raise PipelineError(f"the output of '{node.name}' goes nowhere: add a sink")
 
 
+def _check_directories(graph: Graph) -> None:
+    """A sink sweeps what others have staged in its directory, and readers could not tell the two outputs apart."""
+    writers: dict[str, OperatorName] = {}
+    for node in graph.nodes:
+        directory = dict(node.definition).get("directory") if node.sink is not None else None
+        if directory is None:
+            continue
+        if directory in writers:
+            raise PipelineError(
+                f"the sinks '{writers[directory]}' and '{node.name}' both write to {directory}: give each a directory "
+                f"of its own, or join the streams with union in front of one sink"
+            )
+        writers[directory] = node.name
+
+
 def _check_parallelism(graph: Graph) -> None:
     if not 1 <= graph.max_parallelism <= MAX_PARALLELISM_LIMIT:
         raise PipelineError(f"max_parallelism is {graph.max_parallelism}: it must be from 1 to {MAX_PARALLELISM_LIMIT}")
@@ -155,6 +185,24 @@ def _check_parallelism(graph: Graph) -> None:
 def _check_acyclic(graph: Graph) -> None:
     for _ in topological(graph):
         pass
+
+
+def _check_ends(graph: Graph) -> None:
+    for node in graph.nodes:
+        endless = _endless_source(graph, node.name) if node.needs_end else None
+        if endless is not None:
+            raise PipelineError(
+                f"'{node.name}' emits at the end of its input, and source '{endless}' never ends: leave out "
+                f'emit="final" to get every update, put a window in front of it, or bound the source'
+            )
+
+
+def _endless_source(graph: Graph, name: OperatorName) -> OperatorName | None:
+    source = graph.node(name).source
+    if source is not None:
+        return name if source.is_endless else None
+    upstream = (_endless_source(graph, link.upstream) for link in graph.into(name))
+    return next((found for found in upstream if found is not None), None)
 
 
 def topological(graph: Graph) -> Iterable[Node]:

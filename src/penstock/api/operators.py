@@ -23,8 +23,10 @@ from penstock.api.operator import Emit, Operator, OperatorContext
 from penstock.api.schemas import SchemaGuard, column_of
 from penstock.columnar.gather import filter_rows, joined, mask_of
 from penstock.errors import DataError, PenstockError
-from penstock.user_code import user_code_error
+from penstock.user_code import called_with, user_code_error
 
+_EMITTED_ROWS = 1 << 16
+"""Rows of one batch at the end of an input."""
 _CONVERTED_ROWS = 1 << 12
 """Rows that become Python objects in one call."""
 _OUTDATED_ROWS = 1024
@@ -90,7 +92,7 @@ class MapOperator(FunctionOperator):
 
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         given = self.form.of(batch)
-        outputs = [self.function(row) for row in given] if self.as_ == "rows" else [self.function(given)]
+        outputs = called_with(self.function, given) if self.as_ == "rows" else [self.function(given)]
         result = self.form.batch(outputs)
         if result is not None:
             emit(result)
@@ -102,7 +104,8 @@ class FlatMapOperator(FunctionOperator):
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         form, given = self.form, self.form.of(batch)
         if self.as_ == "rows":
-            result = form.batch([output for row in given for output in form.outputs(self.function(row))])
+            made = called_with(lambda row: list(form.outputs(self.function(row))), given)
+            result = form.batch([output for outputs in made for output in outputs])
             if result is not None:
                 emit(result)
             return
@@ -119,7 +122,7 @@ class FilterOperator(FunctionOperator):
         if isinstance(self.function, pc.Expression):
             chosen: Any = self.function
         elif self.as_ == "rows":
-            chosen = np.array([bool(self.function(row)) for row in batch.to_pylist()], dtype=np.bool_)
+            chosen = np.array([bool(each) for each in called_with(self.function, batch.to_pylist())], dtype=np.bool_)
         else:
             chosen = self.function(self.form.of(batch))
         kept = self._kept(batch, chosen)
@@ -203,22 +206,54 @@ class KeyCheckOperator(NamedOperator):
         emit(batch)
 
 
-class AggregateOperator(NamedOperator):
-    """Folds each batch into columnar aggregates, and emits the current values of the keys in it."""
+class Pending:
+    """The keys that have had records since they were emitted, for operators that emit at the end of their input.
 
-    def __init__(self, aggregates: Sequence[Aggregate]) -> None:
+    They are state: after a failure the same keys are pending, and after the end none is.
+    """
+
+    def __init__(self, context: OperatorContext) -> None:
+        self._state: Any = context.keyed.aggregate("pending", context.key, [Aggregate("count", None, "")])
+        self._key = list(context.key)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._state.fold(batch.select(self._key))
+
+    def pop(self) -> Iterator[pa.RecordBatch]:
+        """The keys, in batches; then none is pending."""
+        popped = self._state.pop(lambda keys: np.ones(keys.num_rows, dtype=np.bool_))
+        if popped is not None:
+            keys = popped.select(self._key)
+            for start in range(0, keys.num_rows, _EMITTED_ROWS):
+                yield keys.slice(start, _EMITTED_ROWS)
+
+
+class AggregateOperator(NamedOperator):
+    """Folds each batch into columnar aggregates, and emits the current values of the keys in it, or all at the end."""
+
+    def __init__(self, aggregates: Sequence[Aggregate], is_final: bool = False) -> None:
         self.aggregates = tuple(aggregates)
+        self.is_final = is_final
 
     def opened(self) -> None:
         self._state: Any = self.context.keyed.aggregate("aggregates", self.context.key, self.aggregates)
+        self._pending = Pending(self.context) if self.is_final else None
 
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         key_columns(batch, self.context.key, self.context.operator)
         try:
-            result = self._state.update(batch)
+            if self._pending is None:
+                emit(self._state.update(batch))
+            else:
+                self._state.fold(batch)
+                self._pending.add(batch)
         except DataError as error:
             raise DataError(f"operator '{self.context.operator}': {error}") from error
-        emit(result)
+
+    def on_end(self, emit: Emit) -> None:
+        if self._pending is not None:
+            for keys in self._pending.pop():
+                emit(self._state.of_keys(keys))
 
 
 class ReduceOperator(NamedOperator):
@@ -230,10 +265,18 @@ class ReduceOperator(NamedOperator):
     dictionary is only an index to the log, with the number of each row in it.
     """
 
-    def __init__(self, function: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        function: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]],
+        sequence: str | None = None,
+        is_final: bool = False,
+    ) -> None:
         self.function = function
+        self.sequence = sequence
+        self.is_final = is_final
 
     def opened(self) -> None:
+        self._pending = Pending(self.context) if self.is_final else None
         self._state: Any = self.context.keyed.rows("reduced", self.context.key)
         self._rows: dict[tuple[Any, ...], tuple[int, dict[str, Any]]] = {}
         self._first = self._next = 0
@@ -261,7 +304,7 @@ class ReduceOperator(NamedOperator):
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         groups = group(batch, self.context.key, self.context.operator)
         rows = groups.batch.to_pylist()
-        self._form.guard.check(batch.slice(0, 0))
+        self._form.guard.check(self._result_of(batch.slice(0, 0)))
         touched: dict[tuple[Any, ...], dict[str, Any]] = {}
         for start, end in zip(groups.starts, groups.ends, strict=True):
             key = self._key_of(rows[start])
@@ -270,9 +313,37 @@ class ReduceOperator(NamedOperator):
         changed = self._form.batch(list(touched.values()))
         assert changed is not None
         self._store(changed, touched)
-        emit(changed)
+        if self._pending is None:
+            emit(changed)
+        else:
+            self._pending.add(batch)
+
+    def on_end(self, emit: Emit) -> None:
+        if self._pending is not None:
+            for keys in self._pending.pop():
+                rows = self._form.batch([self._rows[self._key_of(row)][1] for row in keys.to_pylist()])
+                assert rows is not None
+                emit(rows)
+
+    def _result_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.sequence is None:
+            return batch
+        if self.sequence in batch.schema.names:
+            raise DataError(
+                f"operator '{self.context.operator}': the records have a column '{self.sequence}' already: give the "
+                f"sequence another name"
+            )
+        return batch.append_column(self.sequence, pa.nulls(batch.num_rows, pa.int64()))
 
     def _reduced(self, row: dict[str, Any] | None, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        if self.sequence is None:
+            return self._folded(row, rows)
+        before = 0 if row is None else row[self.sequence]
+        # The function does not know of the sequence: it may compare the columns of both rows.
+        bare = None if row is None else {name: value for name, value in row.items() if name != self.sequence}
+        return {**self._folded(bare, rows), self.sequence: before + len(rows)}
+
+    def _folded(self, row: dict[str, Any] | None, rows: list[dict[str, Any]]) -> dict[str, Any]:
         key = {name: rows[0][name] for name in self.context.key}
         for other in rows:
             row = other if row is None else self.function(row, other)

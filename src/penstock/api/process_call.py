@@ -30,7 +30,7 @@ class ProcessCall:
         mode: TimeMode,
         initial_state: Any,
     ) -> None:
-        instance = instance_of(function)
+        instance = self.instance = instance_of(function)
         is_processor = hasattr(instance, "handleInputRows")
         if not is_processor and not isinstance(instance, KeyedFunction):
             raise PipelineError(f"process takes a KeyedFunction or a StatefulProcessor, not {function!r}")

@@ -11,8 +11,9 @@
     pipeline.start(spark, checkpoints="/data/checkpoints/totals")
 
 Nothing runs while a pipeline is described: each call adds an operator to a graph, which `Pipeline.graph` checks as a
-whole. Operators have names, by which their state is found again in a checkpoint: give those that have state a name of
-your own, because an automatic one changes when another operator of its kind is put in front of it.
+whole. Operators have names, by which their state is found again in a checkpoint. One without a name of yours gets one
+that is derived from what it is and stands on (`api/names.py`): it stays the same when others are put in front of it,
+and changes with its key, its aggregates or its sources. A name of your own stays in any case.
 """
 
 from __future__ import annotations
@@ -28,27 +29,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api import operators
-from penstock.api.aggregates import columns_of, kept_for
+from penstock.api.aggregates import columns_of, kept_for, outputs_of
 from penstock.api.arguments import (
     AtEnd,
+    EmitWhen,
     aggregates_of,
     instance_of,
+    outputs_besides,
     require_choice,
     require_columns,
     require_count,
     require_instance,
     require_name,
+    require_sequence,
     schema_or_none,
     windows_of,
 )
 from penstock.api.async_operator import MapAsyncOperator, Where
 from penstock.api.durations import Duration, duration_ms
-from penstock.api.event_time import EventTimeOperator
+from penstock.api.event_time import EventTimeOperator, Unit
 from penstock.api.forms import As, check_form
 from penstock.api.functions import TwoInputFunction
-from penstock.api.graph import MAX_PARALLELISM_DEFAULT, Graph, Node, OperatorFactory, check
+from penstock.api.graph import MAX_PARALLELISM_DEFAULT, Graph, Node, OperatorFactory, check, renamed
 from penstock.api.keyed_operators import CallableTwoInput, TwoInputOperator
 from penstock.api.links import End, Wish, resolved
+from penstock.api.names import Keeps, Traits, calling_line, derived_names, label_of
 from penstock.api.pickling import check_travels
 from penstock.api.process_call import ProcessCall, time_mode_of
 from penstock.api.schemas import SchemaLike
@@ -59,7 +64,7 @@ from penstock.connectors.sink import Sink
 from penstock.connectors.source import Source
 from penstock.errors import PipelineError
 from penstock.ids import OperatorName
-from penstock.protocol.compatibility import EVENT_TIME_COLUMN
+from penstock.protocol.compatibility import AGGREGATES, EVENT_TIME_COLUMN
 from penstock.protocol.manifest import Partitioning
 
 if TYPE_CHECKING:
@@ -90,6 +95,7 @@ class Pipeline:
         self.name = name
         self.max_parallelism = max_parallelism
         self._nodes: list[Node] = []
+        self._traits: dict[OperatorName, Traits] = {}
         self._wishes: list[Wish] = []
         self._counts: Counter[str] = Counter()
 
@@ -107,6 +113,7 @@ class Pipeline:
         """The whole, checked: shape, names, parallelism, and whether every function can travel to the workers."""
         graph = Graph(self.name, tuple(self._nodes), tuple(resolved(self._nodes, self._wishes)), self.max_parallelism)
         check(graph)
+        graph = renamed(graph, derived_names(graph, self._traits))
         for node in graph.nodes:
             check_travels(node.name, node.source or node.operator or node.sink)
         return graph
@@ -127,15 +134,27 @@ class Pipeline:
 
     # --- building ---
 
-    def _add(self, kind: str, name: str | None, parallelism: int | None, **parts: Any) -> OperatorName:
+    def _add(
+        self,
+        kind: str,
+        name: str | None,
+        parallelism: int | None,
+        keeps: Keeps = Keeps.NOTHING,
+        label: str = "",
+        **parts: Any,
+    ) -> OperatorName:
+        """Add a node. One without a name has a number until `graph` derives its name from all that it stands on."""
         self._counts[kind] += 1
-        chosen = OperatorName(f"{kind}_{self._counts[kind]}" if name is None else name)
+        number = self._counts[kind]
+        chosen = OperatorName(f"{kind} #{number}" if name is None else name)
         require_name(f"a {kind}", chosen)
         if any(node.name == chosen for node in self._nodes):
             raise PipelineError(f"there is an operator '{chosen}' already: give each a name of its own with name=…")
         if parallelism is not None:
             require_count(f"the parallelism of '{chosen}'", parallelism)
-        self._nodes.append(Node(chosen, parallelism=parallelism, kind=kind, **parts))
+        former = OperatorName(f"{kind}_{number}") if name is None else None
+        self._nodes.append(Node(chosen, parallelism=parallelism, kind=kind, former_name=former, **parts))
+        self._traits[chosen] = Traits(former, keeps, label, calling_line())
         return chosen
 
     def _connect(self, ends: Iterable[End], downstream: OperatorName, number: int = 0) -> None:
@@ -235,6 +254,7 @@ class Stream:
         declared = schema_or_none(schema)
         made = functools.partial(MapAsyncOperator, function, as_, declared, concurrency, ordered, in_, batch_rows)
         flags: dict[str, Any] = {"chainable": False, "chainable_after": False, "schema": declared}
+        flags |= {"keeps": Keeps.BATCHES, "label": label_of(function)}
         return self._apply("map_async", function, as_, made, name, parallelism, **flags)
 
     def select(self, *columns: str, name: str | None = None, parallelism: int | None = None) -> Stream:
@@ -263,18 +283,24 @@ class Stream:
         *,
         max_delay: Duration,
         idle_after: Duration | None = None,
+        unit: Unit | None = None,
+        max_ahead: Duration | None = None,
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
         """Say which column has the time of an event, and how late a record may come: `max_delay="10 s"`.
 
-        The column is a timestamp of any unit, or an int64 of milliseconds; a null in it is a `DataError`. From here on
-        event time is that of the records: each split of the source has a clock, the newest time that was read of it
+        The column is a timestamp of any unit, or an int64 of milliseconds; a null in it is a `DataError`. With `unit`,
+        numbers of seconds ("s"), "ms", "us" or "ns" become timestamps in UTC. From here on event time is that of the
+        records: each split of the source has a clock, the newest time that was read of it
         less `max_delay`, and the slowest split is the watermark. So files, or partitions of a log, may be hours apart.
         Watermarks of the source, if it has any, end here.
 
         A split that has nothing to read holds the others up, unless `idle_after` is given: one that had no record for
         this long is left out until it has one. Files always have an end, and are never idle.
+
+        One time in the far future makes all that follows late; with `max_ahead="1 hour"` a time that is further ahead
+        of the clock does not move event time on. Its row is kept. Both are warnings in the log.
 
         The trap: behind an exchange, splits cannot be told apart any more, only channels, and behind `map_async` or
         `process` not even those. Call it before: right behind the source, or behind `map` and `filter`.
@@ -284,10 +310,16 @@ class Stream:
         idle_ms = None
         if idle_after is not None:
             idle_ms = duration_ms("with_event_time: idle_after", idle_after, at_least_ms=1)
-        made = functools.partial(EventTimeOperator, column, max_delay_ms, idle_ms)
+        if unit is not None:
+            require_choice("with_event_time: unit", unit, "s", "ms", "us", "ns")
+        ahead_ms = None
+        if max_ahead is not None:
+            ahead_ms = duration_ms("with_event_time: max_ahead", max_ahead, at_least_ms=0)
+        made = functools.partial(EventTimeOperator, column, max_delay_ms, idle_ms, unit, ahead_ms)
         # The watermark is state: times of another column may lie behind it, and their records would be late.
         definition = ((EVENT_TIME_COLUMN, column),)
-        return self._node("with_event_time", made, name, parallelism, definition=definition)._timed(column)
+        stream = self._node("with_event_time", made, name, parallelism, keeps=Keeps.BATCHES, definition=definition)
+        return stream._timed(column)
 
     # --- ways on ---
 
@@ -436,7 +468,8 @@ class KeyedStream(Stream):
         """
         mode = time_mode_of(time_mode, self._event_time is not None)
         call = ProcessCall(function, self.key, as_, schema, at_end, mode, initial_state)
-        stream = self._node("process", call.made, name, parallelism, schema=call.schema)
+        label = label_of(call.instance)
+        stream = self._node("process", call.made, name, parallelism, keeps=Keeps.KEYS, label=label, schema=call.schema)
         check_form(call.form, stream._ends[0].operator)
         return stream
 
@@ -444,41 +477,91 @@ class KeyedStream(Stream):
         self,
         function: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]],
         *,
+        sequence: str | None = None,
+        emit: EmitWhen = "updates",
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
         """One row for each key, made by `function(row so far, next row)` from rows as dictionaries.
 
         The result has the schema of the input. The current row of each key is emitted for every batch that had
-        records of it. This works row by row in Python: where `aggregate` does, it is much faster.
+        records of it; `sequence` and `emit` are those of `aggregate`. This works row by row in Python: where
+        `aggregate` does, it is much faster.
         """
-        return self._apply(
-            "reduce", function, "rows", functools.partial(operators.ReduceOperator, function), name, parallelism
-        )
+        require_choice("reduce: emit", emit, "updates", "final")
+        require_sequence("reduce", sequence)
+        made = functools.partial(operators.ReduceOperator, function, sequence, emit == "final")
+        traits: dict[str, Any] = {"keeps": Keeps.KEYS, "label": label_of(function), "needs_end": emit == "final"}
+        if sequence is not None:
+            traits["definition"] = (("sequence", sequence),)
+        return self._apply("reduce", function, "rows", made, name, parallelism, **traits)
 
     def aggregate(
-        self, *, name: str | None = None, parallelism: int | None = None, **outputs: str | tuple[str, str]
+        self,
+        *,
+        sequence: str | None = None,
+        emit: EmitWhen = "updates",
+        name: str | None = None,
+        parallelism: int | None = None,
+        **outputs: str | tuple[str, str],
     ) -> Stream:
         """Running aggregates by key, columnar: `aggregate(total=("sum", "amount"), orders="count")`.
 
         Functions are sum, count, min, max, mean, first and last. The current values of each key are emitted for
         every batch that had records of it: a stream of updates, of which the last one for a key counts. Nulls are
         left out, as in SQL; a sum of integers that overflows is a `DataError`.
-        """
-        aggregates = aggregates_of(self.key, outputs)
-        made = functools.partial(operators.AggregateOperator, aggregates)
-        definition = (("aggregates", kept_for(aggregates)),)
-        return self._node("aggregate", made, name, parallelism, reads=columns_of(aggregates), definition=definition)
 
-    def count(self, output: str = "count", *, name: str | None = None, parallelism: int | None = None) -> Stream:
+        `sequence="version"` adds an int64 column that says which update of a key is newer, also in files: the number of
+        records that the row is made of. It grows with every update of a key, and after a failure a row comes with
+        the same number again.
+
+        `emit="final"` emits a key once, at the end of a bounded input. A later run on the same checkpoints that reads
+        more emits the keys that had records since then, with their new values.
+        """
+        require_choice("aggregate: emit", emit, "updates", "final")
+        require_sequence("aggregate", sequence)
+        if sequence is not None:
+            outputs = {**outputs_besides(sequence, outputs), sequence: "count"}
+        aggregates = aggregates_of(self.key, outputs)
+        made = functools.partial(operators.AggregateOperator, aggregates, emit == "final")
+        return self._node(
+            "aggregate",
+            made,
+            name,
+            parallelism,
+            keeps=Keeps.KEYS,
+            label=outputs_of(aggregates),
+            reads=columns_of(aggregates),
+            needs_end=emit == "final",
+            definition=((AGGREGATES, kept_for(aggregates)),),
+        )
+
+    def count(
+        self,
+        output: str = "count",
+        *,
+        sequence: str | None = None,
+        emit: EmitWhen = "updates",
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
         """The number of records of each key so far: see `aggregate`."""
-        return self.aggregate(name=name, parallelism=parallelism, **{output: "count"})
+        outputs: dict[str, Any] = {output: "count"}
+        return self.aggregate(sequence=sequence, emit=emit, name=name, parallelism=parallelism, **outputs)
 
     def sum(
-        self, column: str, output: str | None = None, *, name: str | None = None, parallelism: int | None = None
+        self,
+        column: str,
+        output: str | None = None,
+        *,
+        sequence: str | None = None,
+        emit: EmitWhen = "updates",
+        name: str | None = None,
+        parallelism: int | None = None,
     ) -> Stream:
         """The sum of a column for each key so far: see `aggregate`."""
-        return self.aggregate(name=name, parallelism=parallelism, **{output or column: ("sum", column)})
+        outputs: dict[str, Any] = {output or column: ("sum", column)}
+        return self.aggregate(sequence=sequence, emit=emit, name=name, parallelism=parallelism, **outputs)
 
     def window(
         self,
@@ -529,12 +612,13 @@ class ConnectedStreams:
         streams have it.
         """
         instance = instance_of(function)
+        label, keeps = label_of(instance), Keeps.KEYS
         if not isinstance(instance, TwoInputFunction):
             if not callable(instance):
                 raise PipelineError(
                     f"process takes a TwoInputFunction or a function of (batch, side), not {function!r}"
                 )
-            instance = CallableTwoInput(instance)
+            instance, keeps = CallableTwoInput(instance), Keeps.NOTHING
         require_choice("process: at_end", at_end, "fire", "drop")
         keys = [stream._ends[0].key for stream in (self.left, self.right)]
         self._check_keys(keys)
@@ -543,7 +627,7 @@ class ConnectedStreams:
         has_event_time = all(stream._event_time is not None for stream in (self.left, self.right))
         mode = time_mode_of(time_mode, has_event_time)
         made = functools.partial(TwoInputOperator, instance, keys, declared, at_end == "fire", mode)
-        chosen = pipeline._add("connect", name, parallelism, operator=made, schema=declared)
+        chosen = pipeline._add("connect", name, parallelism, keeps, label, operator=made, schema=declared)
         pipeline._connect(self.left._ends, chosen, 0)
         pipeline._connect(self.right._ends, chosen, 1)
         return Stream(pipeline, (End(chosen),))

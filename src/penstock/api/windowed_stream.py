@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from penstock.api.aggregates import columns_of, kept_for
+from penstock.api.aggregates import columns_of, kept_for, outputs_of
 from penstock.api.arguments import aggregates_of
+from penstock.api.names import Keeps
 from penstock.api.window_operator import WindowOperator
 from penstock.api.windows import WINDOW_END, WINDOW_START, Late, Windows
 
@@ -48,8 +49,17 @@ class WindowedStream:
             "event-time column": self._on,
             "aggregates": kept_for(aggregates),
         }
-        definition = tuple(settings.items())
-        return self.stream._node("window", made, name, parallelism, reads=reads, definition=definition)._timed(None)
+        stream = self.stream._node(
+            "window",
+            made,
+            name,
+            parallelism,
+            keeps=Keeps.KEYS,
+            label=outputs_of(aggregates),
+            reads=reads,
+            definition=tuple(settings.items()),
+        )
+        return stream._timed(None)
 
     def count(self, output: str = "count", *, name: str | None = None, parallelism: int | None = None) -> Stream:
         """The number of records of each key in each window: see `aggregate`."""

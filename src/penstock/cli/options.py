@@ -12,11 +12,11 @@ from typing import Any
 
 import typer
 
+from penstock.api.durations import exact_ms
 from penstock.errors import OptionError
 from penstock.spark.settings import Settings
 
 _TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _BYTES = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
 _BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30}
 _NUMBER = re.compile(r"([0-9][0-9_]*(?:\.[0-9]*)?)\s*([A-Za-z]*)")
@@ -65,7 +65,7 @@ def _parsed(name: str, text: str, kind: Any) -> Any:
     if bool in kinds:
         return _one_of(name, text, _TRUTH)
     if timedelta in kinds:
-        return _number(name, text, _SECONDS, "seconds, such as 0.5, 500ms or 10m")
+        return _seconds(name, text)
     if int in kinds:
         what = "bytes, such as 1048576 or 256MB" if "bytes" in name else "a whole number"
         number = _number(name, text, _BYTES if "bytes" in name else {"": 1}, what)
@@ -73,6 +73,12 @@ def _parsed(name: str, text: str, kind: Any) -> Any:
             raise typer.BadParameter(f"{name} is {text!r}: it must be {what}", param_hint="--set")
         return int(number)
     return text
+
+
+def _seconds(name: str, text: str) -> float:
+    """A number is of seconds; with a unit it is a duration as everywhere else."""
+    ms = exact_ms(text)
+    return _number(name, text, {"": 1}, "seconds, such as 0.5, 500ms or 10m") if ms is None else float(ms) / 1000
 
 
 def _one_of(name: str, text: str, values: dict[str, bool]) -> bool:

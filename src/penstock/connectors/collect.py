@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
+from penstock.errors import DataError
 from penstock.ids import CheckpointId, Generation
 
 
@@ -26,6 +27,8 @@ class CollectSink(Sink):
     The traps: all of it travels through the checkpoints' manifests and stays in the driver's memory, so it is for small
     results. What was collected belongs to this object: a driver that starts again has only what comes after that.
     """
+
+    outlives_driver = False
 
     def __init__(self) -> None:
         self._collected: dict[tuple[Any, ...], list[pa.RecordBatch]] = {}
@@ -53,14 +56,23 @@ class CollectSink(Sink):
             return [batch for batches in self._collected.values() for batch in batches]
 
     def table(self) -> pa.Table:
-        """All of it as one table; without columns if nothing has come."""
-        batches = self.batches()
-        return pa.Table.from_batches(batches) if batches else pa.table({})
+        """All of it as one table; without columns if nothing has come.
+
+        Where the schema has changed on the way it has the columns of all of them, null where there were none. Raises
+        `DataError` if a column has had types that do not fit into one: then `rows` still works.
+        """
+        tables = [pa.Table.from_batches([batch]) for batch in self.batches()]
+        try:
+            return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+        except pa.ArrowException as error:
+            raise DataError(
+                f"what was collected is no one table: the schema changed on the way ({error}). Cast to one type in "
+                f"front of the sink, or take rows() or batches()"
+            ) from error
 
     def rows(self) -> list[dict[str, Any]]:
-        """All of it as dictionaries."""
-        rows: list[dict[str, Any]] = self.table().to_pylist()
-        return rows
+        """All of it as dictionaries, each with the columns of its batch."""
+        return [row for batch in self.batches() for row in batch.to_pylist()]
 
 
 class _CollectWriter(SinkWriter):

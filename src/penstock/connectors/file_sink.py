@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.connectors.latest import LatestWriter, check_upsert
 from penstock.connectors.places import Place, address_of, place_of
 from penstock.connectors.shapes import differences
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
@@ -51,13 +52,25 @@ class FileSink(Sink):
     """Base of the sinks that write files. `roll_bytes`: a file that has become so large is followed by another one;
     every checkpoint ends the files it finds open, so that its interval bounds them too.
 
+    `upsert` and `by` are for updates: of all rows of a checkpoint that agree in the columns `upsert`, each subtask
+    writes the one that is highest in the column `by`. Older checkpoints have older rows, which stay: `read_latest`
+    finds the current ones.
+
     The trap: one pipeline for one directory. A pipeline that starts removes what older generations have staged there
     and never committed, and cannot tell whether it was its own.
     """
 
     suffix: str
 
-    def __init__(self, directory: str | os.PathLike[str], *, roll_bytes: int = 256 * 1024 * 1024) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        roll_bytes: int = 256 * 1024 * 1024,
+        upsert: str | Sequence[str] | None = None,
+        by: str | None = None,
+    ) -> None:
+        self.upsert, self.by = check_upsert(type(self).__name__, upsert, by), by
         if roll_bytes < 1:
             raise PipelineError(f"{type(self).__name__}: roll_bytes is {roll_bytes}: it must be at least 1")
         self.directory = os.fspath(directory)
@@ -74,7 +87,8 @@ class FileSink(Sink):
     def encoder(self, file: Any, schema: pa.Schema) -> Encoder: ...
 
     def writer(self, subtask: int, generation: Generation) -> SinkWriter:
-        return FileWriter(self, subtask, generation)
+        writer = FileWriter(self, subtask, generation)
+        return writer if self.by is None else LatestWriter(writer, self.upsert, self.by)
 
     def committer(self) -> Committer:
         return FileCommitter(place_of(self.directory), self.directory)

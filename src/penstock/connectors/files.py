@@ -93,7 +93,7 @@ class FileSource(Source):
         self.moved_from = None if moved_from is None else _absolute(moved_from)
         self.format = format
         self.schema = schema
-        self.splits_may_appear = watch
+        self.splits_may_appear = self.is_endless = watch
         self.stable_for = stable_for
         self.on_change = on_change
         self._listing: list[str] | None = None

@@ -46,6 +46,7 @@ class GeneratorSource(Source):
             )
         self.make = _Columns(make) if isinstance(make, pa.Schema) else make
         self.rows = rows
+        self.is_endless = rows is None
         self.split_count = splits
         self.rows_per_second = rows_per_second
 

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
+from penstock.connectors.time_zones import TimeZones
 from penstock.errors import PipelineError
 
 
@@ -73,6 +74,8 @@ class ListSource(Source):
         rows = [item for item in items if isinstance(item, dict)]
         if rows and schema is None:
             schema = pa.Table.from_pylist(rows).schema
+        if schema is not None:
+            TimeZones("ListSource").check(schema, rows)
         self.split_count = splits
         self.watermark_column = watermark_column
         self._items: list[list[pa.RecordBatch | ABORT | PAUSE | _Mark]] = [[] for _ in range(splits)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -31,8 +32,10 @@ class ParquetSink(FileSink):
         *,
         roll_bytes: int = 256 * 1024 * 1024,
         compression: str = "snappy",
+        upsert: str | Sequence[str] | None = None,
+        by: str | None = None,
     ) -> None:
-        super().__init__(directory, roll_bytes=roll_bytes)
+        super().__init__(directory, roll_bytes=roll_bytes, upsert=upsert, by=by)
         self.compression = compression
 
     def encoder(self, file: Any, schema: pa.Schema) -> Encoder:

@@ -80,11 +80,15 @@ class Sink(ABC):
     requires_alignment: bool = False
     """True for a sink that publishes from its own input instead of handing over committables."""
 
+    outlives_driver: bool = True
+    """False for a sink whose output ends with the driver: then no other driver can publish it in the wrong place."""
+
     def identity(self) -> Mapping[str, str]:
         """Settings, by name, that committables depend on. Called when the pipeline is described.
 
         A checkpoint with output that is not published yet is refused if one of them has changed: the new committer
-        would not find the output. As in `Source.identity`, no passwords.
+        would not find the output. A sink without a name gets one that is made of them. As in `Source.identity`, no
+        passwords.
         """
         return {"sink": type(self).__name__}
 

@@ -82,6 +82,9 @@ class Source(ABC):
     splits_may_appear: bool = False
     """Whether `splits` is to be asked again and again while the pipeline runs."""
 
+    is_endless: bool = False
+    """Whether its input never ends, so that operators that wait for the end are refused behind it."""
+
     in_order: bool = False
     """Whether splits are read one after the other, in the order of `splits`, rather than in turns.
 
@@ -92,7 +95,8 @@ class Source(ABC):
         """Settings, by name, that the meaning of splits and offsets depends on. Called when the pipeline is described.
 
         A checkpoint that has positions of this source is refused if one of them has changed: another directory whose
-        files have the same names would be skipped as far as the old one was read. The trap: checkpoints are read by
+        files have the same names would be skipped as far as the old one was read. A source without a name gets one that
+        is made of them. The trap: checkpoints are read by
         many, so a password does not belong here; and a class of your own that is renamed keeps its identity only if
         this method keeps it.
         """

@@ -79,6 +79,7 @@ class SparkSource(Source):
         self.data_source = data_source
         self.options = dict(options or {})
         self.mode = mode
+        self.is_endless = mode == "stream"
         self.poll_ms = poll_ms
         self.where = f"SparkSource of '{call_user('SparkSource', 'name', data_source.name)}'"  # type: ignore[attr-defined]
         made = call_user(self.where, "making it", make_data_source, data_source, self.options)

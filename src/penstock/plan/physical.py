@@ -121,6 +121,11 @@ class PhysicalPlan:
         )
         return PipelineShape(self.name, self.max_parallelism, operators, edges)
 
+    def former_names(self) -> dict[OperatorName, OperatorName]:
+        """The names that version 0.1.0 gave to operators without one of the user's, by the names that they have."""
+        nodes = [node for chain in self.chains.values() for node in chain.nodes]
+        return {node.name: node.former_name for node in nodes if node.former_name is not None}
+
 
 def plan(graph: Graph, parallelism: int, workers: int | None = None) -> PhysicalPlan:
     """Settle a graph. `parallelism` is for operators that name none, `workers` defaults to the largest one."""

@@ -37,9 +37,11 @@ from penstock.protocol.manifest import (
 
 EVENT_TIME_COLUMN = "event-time column"
 """Part of the definition of an operator that makes watermarks."""
+AGGREGATES = "aggregates"
+"""Part of the definition of an operator that aggregates: the numbers that its state holds."""
 _NO_WATERMARK = -(2**63)
 _TO_A_SAVEPOINT = "start the pipeline as it was, stop it with a savepoint, and start the new one from that"
-_WITHOUT_STATE = "give it another name and allow_dropped_state to go on without its state"
+_WITHOUT_STATE = "give it another name and set allow_dropped_state=True to go on without its state"
 
 
 def check_fits(
@@ -76,7 +78,8 @@ def _check_operators(manifest: Manifest, shape: PipelineShape, what: str, allow_
     for operator in manifest.shape.operators:
         if operator.name not in kinds:
             continue
-        has = f"{what} has state of operator '{operator.name}'"
+        held = "state of operator" if kinds[operator.name] else "positions of source"
+        has = f"{what} has {held} '{operator.name}'"
         if operator.name in new:
             _check_definition(operator, new[operator.name], has, _WITHOUT_STATE)
             # Broadcast state is the same in all subtasks, however records find their way to them.
@@ -84,9 +87,23 @@ def _check_operators(manifest: Manifest, shape: PipelineShape, what: str, allow_
             _check_inputs(manifest.shape, shape, operator, new[operator.name], has, is_spread)
         elif not allow_dropped_state:
             raise IncompatibleCheckpoint(
-                f"{has}, which this pipeline does not have: "
-                f"give an operator that name, or allow its state to be dropped (allow_dropped_state)"
+                f"{has}, which this pipeline does not have{_in_its_place(manifest.shape, operator, shape)}: give the "
+                f"operator that continues it name='{operator.name}', or set allow_dropped_state=True to go on without "
+                f"that"
             )
+
+
+def _in_its_place(old: PipelineShape, operator: OperatorShape, shape: PipelineShape) -> str:
+    """How the one operator that could have taken its place differs, if there is just one."""
+    before = {each.name for each in old.operators}
+    new = [each for each in shape.operators if operator.kind and each.kind == operator.kind and each.name not in before]
+    if len(new) != 1:
+        return ""
+    facts = [*_changes(operator, new[0])]
+    if operator.key != new[0].key:
+        facts.append(("key", _columns(operator.key), _columns(new[0].key)))
+    how = "".join(f", whose {name} is {after} and was {earlier}" for name, earlier, after in facts)
+    return f" (it has '{new[0].name}'{how})"
 
 
 def _kinds_of_state(manifest: Manifest) -> dict[OperatorName, set[StateKind]]:
@@ -101,6 +118,16 @@ def _kinds_of_state(manifest: Manifest) -> dict[OperatorName, set[StateKind]]:
 
 
 def _check_definition(old: OperatorShape, new: OperatorShape, has: str, way_out: str) -> None:
+    for name, before, after in _changes(old, new):
+        added = ", ".join(sorted({*after.split(", ")} - {*before.split(", ")})) if name == AGGREGATES else ""
+        hint = f" ({added} is new)" if added and before in after else ""
+        raise IncompatibleCheckpoint(
+            f"{has}, whose {name} was {before} and is {after} here{hint}: put it back, or {way_out}"
+        )
+
+
+def _changes(old: OperatorShape, new: OperatorShape) -> Iterator[tuple[str, str, str]]:
+    """Settings with their old and new value, as far as both versions have recorded them."""
     if not old.kind or not new.kind:
         return
     before, after = dict(old.definition), dict(new.definition)
@@ -108,10 +135,7 @@ def _check_definition(old: OperatorShape, new: OperatorShape, has: str, way_out:
         before, after = {"operator": old.kind}, {"operator": new.kind}
     for name in (*before, *(name for name in after if name not in before)):
         if before.get(name) != after.get(name):
-            raise IncompatibleCheckpoint(
-                f"{has}, whose {name} was {before.get(name, 'not set')} and is {after.get(name, 'not set')} here: "
-                f"put it back, or {way_out}"
-            )
+            yield name, before.get(name, "not set"), after.get(name, "not set")
 
 
 def _check_inputs(

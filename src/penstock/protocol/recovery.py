@@ -90,6 +90,8 @@ class Refuse:
 
     reason: str
     skipped: tuple[Skipped, ...] = ()
+    is_foreign: bool = False
+    """Whether the newest checkpoint is of another pipeline, or version, than this one."""
 
 
 Decision: TypeAlias = StartEmpty | RestoreFrom | Refuse
@@ -114,7 +116,7 @@ def decide_restore(
             case Valid():
                 return RestoreFrom(checkpoint, tuple(skipped))
             case Foreign(reason):
-                return Refuse(_foreign_text(checkpoint, reason), tuple(skipped))
+                return Refuse(_foreign_text(checkpoint, reason), tuple(skipped), is_foreign=True)
             case Damaged(reason):
                 skipped.append(Skipped(checkpoint, reason))
             case _:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.api.operator import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
 from penstock.columnar.gather import owned
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
-from penstock.errors import DataError
+from penstock.errors import DataError, IncompatibleCheckpoint
 from penstock.ids import NO_CHECKPOINT, CheckpointId, OperatorName
 from penstock.protocol.manifest import SplitState
 from penstock.runtime.event_clocks import EventClocks
@@ -89,7 +89,7 @@ class SourceStage:
         self._open += self._settling
         for name in new:
             position = self._restored.get(name)
-            reader = self._readers[name] = self.source.open(name, position.offset if position else None)
+            reader = self._readers[name] = self._opened(name, position)
             if self.clocks is not None:
                 reached = position.reached_ms if position else None
                 self.clocks.open(name, now_ms, reached, may_idle=not reader.is_bounded)
@@ -98,6 +98,22 @@ class SourceStage:
             self._open += new
         self._has_looked = True
         return bool(new)
+
+    def _opened(self, name: str, position: SplitState | None) -> SplitReader:
+        if position is None:
+            return self.source.open(name, None)
+        try:
+            return self.source.open(name, position.offset)
+        # A position that another source has written may be anything. What it is read from may fail for a while.
+        except pa.ArrowException:
+            raise
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            kind, noted = type(self.source).__name__, position.offset.decode(errors="replace")
+            raise IncompatibleCheckpoint(
+                f"source '{self.operator}', a {kind}, cannot go on from position {noted} of split '{name}', which the "
+                f"checkpoint has of a source of that name ({type(error).__name__}: {error}). If it was another, put "
+                f"it back, or give this one another name and set allow_dropped_state=True"
+            ) from error
 
     def on_listed(self, names: Sequence[str] | Exception, now_ms: int = 0) -> None:
         """Take the outcome of a repeated listing of the splits.

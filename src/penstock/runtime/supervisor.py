@@ -53,6 +53,7 @@ from penstock.runtime.services import Journal
 from penstock.runtime.takeover import Claimed, RestoreOptions, take_over
 from penstock.runtime.timers import Timers
 from penstock.storage.port import Store
+from penstock.user_code import same_failure
 
 _log = logging.getLogger("penstock")
 
@@ -212,7 +213,7 @@ class Supervisor:
         self.phase = Phase.CLAIMING
         self._attempt = attempt = _Attempt(self._attempt_background(), AttemptStore(self._store), self._clock.now_ms())
         store, committers, token, has_owned = attempt.store, self._committers, self._token, self._has_owned
-        shape, options = self._plan.shape(), self._settings.restore
+        shape, former_names, options = self._plan.shape(), self._plan.former_names(), self._settings.restore
 
         def work() -> Claimed:
             claimed = take_over(
@@ -222,6 +223,7 @@ class Supervisor:
                 has_owned=has_owned,
                 has_committing_sinks=bool(committers),
                 options=options,
+                former_names=former_names,
             )
             committers.admit(claimed.generation)
             if claimed.recommit is None:
@@ -431,8 +433,9 @@ class Supervisor:
         now, policy, progress = self._clock.now_ms(), self._settings.restart, self._progress_at_ms
         self.error = error
         self._failures_at_ms = (*counted(self._failures_at_ms, policy, now, progress), now)
-        self._repeats = self._repeats + 1 if is_repeatable(error) and str(error) == self._repeated else 1
-        self._repeated = str(error)
+        story = same_failure(str(error))
+        self._repeats = self._repeats + 1 if is_repeatable(error) and story == self._repeated else 1
+        self._repeated = story
         decision = decide_restart(self._failures_at_ms, policy, now, progress, self._repeats)
         match decision:
             case GiveUp(reason):

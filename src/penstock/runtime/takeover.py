@@ -7,11 +7,18 @@ checkpoints: the supervisor tries again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from penstock.errors import CorruptBlob, FencedError, NoReadableCheckpoint, RestoreError, StorageError
-from penstock.ids import CheckpointId, Generation
+from penstock.errors import (
+    CorruptBlob,
+    FencedError,
+    IncompatibleCheckpoint,
+    NoReadableCheckpoint,
+    RestoreError,
+    StorageError,
+)
+from penstock.ids import CheckpointId, Generation, OperatorName
 from penstock.protocol.claims import (
     Reservation,
     Takeover,
@@ -23,6 +30,7 @@ from penstock.protocol.claims import (
 )
 from penstock.protocol.commit import CommitPermit, decide_recommit
 from penstock.protocol.compatibility import check_fits
+from penstock.protocol.former_names import with_derived_names
 from penstock.protocol.manifest import Manifest, PipelineShape, committables_of, segments_of
 from penstock.protocol.manifest_codec import encode_reservation, encode_void
 from penstock.protocol.recovery import (
@@ -79,23 +87,26 @@ def take_over(
     has_owned: bool = False,
     has_committing_sinks: bool,
     options: RestoreOptions | None = None,
+    former_names: Mapping[OperatorName, OperatorName] | None = None,
 ) -> Claimed:
     """Own the directory and choose the restore point.
 
     `token` is this driver's own. One that is in the directory already belongs to a driver that restarts: should
     somebody else have taken over since, it must not take the directory back (I6). `has_owned`: this driver has had it,
-    although the next owner may have removed every trace of that.
+    although the next owner may have removed every trace of that. `former_names` are those that version 0.1.0 gave to
+    operators without a name of the user's.
 
-    Raises `FencedError` if somebody else owns it or keeps winning, `NoReadableCheckpoint` or `RestoreError` if there
-    is something to restore and it cannot be (I8), and `StorageError` if the store fails: then nothing is known, and
-    a further try with the same token finds what this one has created.
+    Raises `FencedError` if somebody else owns it or keeps winning, `IncompatibleCheckpoint` if the newest checkpoint is
+    of another pipeline, `NoReadableCheckpoint` if there is something to restore and it cannot be read (I8), and
+    `StorageError` if the store fails: then nothing is known, and a further try with the same token finds what this one
+    has created.
     """
     options = options or RestoreOptions()
     directory = Directory(store)
     takeover = _claim(store, directory, token, has_owned)
     for checkpoint in takeover.void:
         create_or_read(store, paths.manifest(checkpoint), encode_void(Void(checkpoint, takeover.generation)))
-    outcomes = _Outcomes(store, directory)
+    outcomes = _Outcomes(store, directory, lambda manifest: with_derived_names(manifest, shape, former_names or {}))
     committed = frozenset(directory.ids(paths.PathKind.COMMITTED))
 
     def check(manifest: Manifest) -> None:
@@ -109,8 +120,8 @@ def take_over(
     match decision:
         case StartEmpty():
             return Claimed(takeover.generation, takeover.first, token=token)
-        case Refuse(reason, _):
-            raise NoReadableCheckpoint(reason)
+        case Refuse(reason, _, is_foreign):
+            raise (IncompatibleCheckpoint if is_foreign else NoReadableCheckpoint)(reason)
         case RestoreFrom(checkpoint, skipped):
             manifest = outcomes.manifests[checkpoint]
             recommit = decide_recommit(manifest, takeover.generation, is_committed=checkpoint in committed)
@@ -142,9 +153,10 @@ def _claim(store: Store, directory: Directory, token: str, has_owned: bool) -> T
 class _Outcomes:
     """The manifests of a directory, read and verified."""
 
-    def __init__(self, store: Store, directory: Directory) -> None:
+    def __init__(self, store: Store, directory: Directory, named: Callable[[Manifest], Manifest]) -> None:
         self._store = store
         self._directory = directory
+        self._named = named
         self.manifests: dict[CheckpointId, Manifest] = {}
 
     def candidates(self, check: Callable[[Manifest], None]) -> list[Candidate]:
@@ -167,7 +179,7 @@ class _Outcomes:
             return Candidate(checkpoint, Foreign(str(error)))
         if outcome is None or isinstance(outcome, Void):
             return None
-        self.manifests[checkpoint] = outcome
+        self.manifests[checkpoint] = outcome = self._named(outcome)
         has_committables = bool(committables_of(outcome))
         try:
             check(outcome)

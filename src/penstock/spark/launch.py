@@ -42,10 +42,7 @@ def start(
     in `checkpoints`, or the path of a savepoint. All else is described at `Settings`.
     """
     settings = Settings.of(options)
-    if parallelism is not None and parallelism < 1:
-        raise OptionError(f"parallelism is {parallelism}: it must be at least 1")
-    if workers is not None and workers < 1:
-        raise OptionError(f"workers is {workers}: it must be at least 1")
+    _check_arguments(spark, checkpoints, parallelism, workers)
     if parallelism is None:
         parallelism = workers or min(_default_parallelism(spark), graph.max_parallelism)
     plan = plan_graph(graph, parallelism, workers)
@@ -63,6 +60,21 @@ def start(
     network = None if is_single_host(spark) else spark.conf.get("spark.driver.host")
     address = StoreAddress(getattr(store, "url", os.fspath(checkpoints)), storage_options or {})
     return Job(spark, graph.name, plan, settings, committers, store, address, network)._start()
+
+
+def _check_arguments(spark: Any, checkpoints: Any, parallelism: Any, workers: Any) -> None:
+    if not hasattr(spark, "createDataFrame"):
+        raise OptionError(
+            f"start needs a SparkSession, not {spark!r}: SparkSession.builder.getOrCreate() makes one. To run without "
+            f"Spark, in a test, there is penstock.testing.run"
+        )
+    if not isinstance(checkpoints, str | os.PathLike):
+        raise OptionError(
+            f"checkpoints is {checkpoints!r}: it must be the path or URL of a directory, such as '/data/checkpoints/p'"
+        )
+    for name, value in (("parallelism", parallelism), ("workers", workers)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise OptionError(f"{name} is {value!r}: it must be a whole number of at least 1, or None")
 
 
 def _default_parallelism(spark: SparkSession) -> int:

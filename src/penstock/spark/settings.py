@@ -6,8 +6,9 @@ import dataclasses
 import difflib
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
+from penstock.api.durations import exact_ms
 from penstock.errors import OptionError
 from penstock.protocol.coordinator_state import Mode, Policy
 from penstock.protocol.recovery import FallBack
@@ -24,6 +25,9 @@ _MODES = {
 }
 
 
+Time: TypeAlias = float | timedelta | str
+"""A number of seconds, a `timedelta`, or a text such as "500 ms"."""
+
 CheckpointMode = Literal["aligned", "unaligned", "aligned-with-timeout"]
 
 
@@ -39,42 +43,63 @@ class StartOptions(TypedDict, total=False):
     storage_options: dict[str, object] | None
     """For fsspec, where `checkpoints` is a URL."""
     checkpoint_mode: CheckpointMode
-    checkpoint_interval: float | timedelta | None
-    alignment_timeout: float | timedelta
-    checkpoint_timeout: float | timedelta
-    minimum_pause: float | timedelta
+    checkpoint_interval: Time | None
+    alignment_timeout: Time
+    checkpoint_timeout: Time
+    minimum_pause: Time
     tolerable_failures: int
     retained_checkpoints: int
     retained_savepoints: int
     inflight_bytes_max: int
     recovery_bytes_max: int
     channel_bytes: int
-    channel_time: float | timedelta
+    channel_time: Time
     restarts_max: int
     same_error_max: int | None
-    restart_window: float | timedelta
-    restart_delay: float | timedelta
-    restart_delay_max: float | timedelta
-    worker_silence: float | timedelta
-    call_timeout: float | timedelta
-    start_timeout: float | timedelta
-    takeover_timeout: float | timedelta
+    restart_window: Time
+    restart_delay: Time
+    restart_delay_max: Time
+    worker_silence: Time
+    call_timeout: Time
+    start_timeout: Time
+    takeover_timeout: Time
     allow_output_twice: bool
     allow_dropped_state: bool
 
 
+_LEAST = {
+    "tolerable_failures": 0,
+    "retained_checkpoints": 1,
+    "retained_savepoints": 0,
+    "inflight_bytes_max": 1,
+    "recovery_bytes_max": 1,
+    "channel_bytes": 1,
+    "restarts_max": 0,
+    "same_error_max": 1,
+}
+_LONGER_THAN_ZERO = (
+    "checkpoint_interval",
+    "checkpoint_timeout",
+    "restart_window",
+    "worker_silence",
+    "call_timeout",
+    "start_timeout",
+    "takeover_timeout",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What can be set for a pipeline. Times are seconds, as numbers or as `timedelta`."""
+    """What can be set for a pipeline. Times are seconds, as numbers, as `timedelta`, or texts such as "500 ms"."""
 
-    checkpoint_interval: float | timedelta | None = 10.0
+    checkpoint_interval: Time | None = 10.0
     """From the start of one checkpoint to the start of the next; None for none but those that are asked for."""
     checkpoint_mode: str = "aligned-with-timeout"
     """"aligned", "unaligned", or aligned until `alignment_timeout` has passed."""
-    alignment_timeout: float | timedelta = 0.5
-    checkpoint_timeout: float | timedelta = 600.0
+    alignment_timeout: Time = 0.5
+    checkpoint_timeout: Time = 600.0
     """A checkpoint that is not complete after this is given up."""
-    minimum_pause: float | timedelta = 0.0
+    minimum_pause: Time = 0.0
     tolerable_failures: int = 3
     """So many checkpoints in a row may fail; one more restarts the pipeline."""
     retained_checkpoints: int = 3
@@ -86,7 +111,7 @@ class Settings:
     """Recovered in-flight data that one worker holds in memory; the rest is read from the checkpoint in time."""
     channel_bytes: int = 1024 * 1024
     """What may be on the way on one channel, at most."""
-    channel_time: float | timedelta = 0.01
+    channel_time: Time = 0.01
     """So long should records wait on a channel: in front of a slow function there is less on the way. 0: any time."""
     restarts_max: int = 10
     """Maximum number of restarts for failures within `restart_window`, or with no completed checkpoint in between; one
@@ -94,17 +119,17 @@ class Settings:
     same_error_max: int | None = 2
     """The same error of a function or of the data, raised as often as this with no completed checkpoint in between,
     fails the pipeline: another attempt would meet the same record. `None` leaves it to `restarts_max`."""
-    restart_window: float | timedelta = 600.0
-    restart_delay: float | timedelta = 0.2
+    restart_window: Time = 600.0
+    restart_delay: Time = 0.2
     """Doubles from failure to failure, up to `restart_delay_max`."""
-    restart_delay_max: float | timedelta = 30.0
-    worker_silence: float | timedelta = 10.0
+    restart_delay_max: Time = 30.0
+    worker_silence: Time = 10.0
     """A worker that was not heard of for so long counts as dead."""
-    call_timeout: float | timedelta = 600.0
+    call_timeout: Time = 600.0
     """Longest time a worker may spend in one call, such as one call of a user function; a longer one restarts."""
-    start_timeout: float | timedelta = 120.0
+    start_timeout: Time = 120.0
     """So long the workers may take to come up."""
-    takeover_timeout: float | timedelta = 120.0
+    takeover_timeout: Time = 120.0
     """An attempt fails if, while it takes the checkpoint directory over, neither the store nor a sink has answered for
     this long. The takeover may take longer altogether: it reads the whole of the checkpoint that it restores."""
     allow_output_twice: bool = False
@@ -113,10 +138,36 @@ class Settings:
     """Whether state of an operator that the pipeline no longer has may be dropped."""
 
     def __post_init__(self) -> None:
-        if self.checkpoint_mode not in _MODES:
+        self._check_numbers()
+        if self.checkpoint_mode not in tuple(_MODES):
             raise OptionError(f"checkpoint_mode is {self.checkpoint_mode!r}: it must be one of {', '.join(_MODES)}")
         self.supervisor()
         self.worker()
+
+    def _check_numbers(self) -> None:
+        """By the names that the user knows: those of the parts that they are passed on to are others."""
+        for name, least in _LEAST.items():
+            value, may_be_none = getattr(self, name), name == "same_error_max"
+            if value is None and may_be_none:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                rest = ", or None" if may_be_none else ""
+                raise OptionError(f"{name} is {value!r}: it must be a whole number of at least {least}{rest}")
+        for name in _LONGER_THAN_ZERO:
+            value = getattr(self, name)
+            if value is None and name == "checkpoint_interval":
+                continue
+            if not _ms(name, value):
+                rest = "; None switches periodic checkpoints off" if name == "checkpoint_interval" else ""
+                raise OptionError(f"{name} is {value!r}: it must be at least a millisecond{rest}")
+        if _ms("restart_delay", self.restart_delay) > _ms("restart_delay_max", self.restart_delay_max):
+            raise OptionError(
+                f"restart_delay is {self.restart_delay!r} and restart_delay_max {self.restart_delay_max!r}: the delay "
+                f"may not be more than its maximum"
+            )
+        for name in ("allow_output_twice", "allow_dropped_state"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name} is {getattr(self, name)!r}: it must be True or False")
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Settings:
@@ -174,8 +225,14 @@ class Settings:
         )
 
 
-def _ms(name: str, value: float | timedelta) -> int:
-    seconds: object = value.total_seconds() if isinstance(value, timedelta) else value
+def _ms(name: str, value: Time) -> int:
+    seconds: object = value
+    if isinstance(value, str | timedelta):
+        ms = exact_ms(value)
+        seconds = None if ms is None else float(ms) / 1000
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
-        raise OptionError(f"{name} is {value!r}: it must be a number of seconds, or a timedelta")
+        raise OptionError(
+            f"{name} is {value!r}: it must be a number of seconds, a timedelta, or a text such as '500 ms', '10 s' or "
+            f"'5 minutes'"
+        )
     return round(seconds * 1000)

@@ -15,6 +15,7 @@ from tests.mutants.catalogue import (
     functions,
     inputs,
     liveness,
+    names,
     outputs,
     ownership,
     recovery,
@@ -40,4 +41,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *files.MUTANTS,
     *liveness.MUTANTS,
     *columns.MUTANTS,
+    *names.MUTANTS,
 )

@@ -254,8 +254,8 @@ MUTANTS = (
         "Sources begin at the beginning after a restore",
         "003",
         "runtime/source_stage.py",
-        "self.source.open(name, position.offset if position else None)",
-        "self.source.open(name, None)",
+        "return self.source.open(name, position.offset)",
+        "return self.source.open(name, None)  # mutant",
         "I1: what was read before the checkpoint is in it, and is read again.",
     ),
     # --- rescaling ---

@@ -14,6 +14,9 @@ from penstock.api.operator import IDLE_WATERMARK, MAX_WATERMARK, Emit, Operator,
 from penstock.ids import OperatorName
 from penstock.testing import run
 
+NOW_MS = 1_800_000_000_000
+DAY_MS = 86_400_000
+
 
 class FakeContext:
     """Keeps the times that are reported."""
@@ -26,6 +29,9 @@ class FakeContext:
         self.idle_after_ms: list[int | None] = []
         self.former: list[str] = []
 
+    def now_ms(self) -> int:
+        return NOW_MS
+
     def former_state(self, name: str) -> None:
         self.former.append(name)
 
@@ -36,8 +42,10 @@ class FakeContext:
         self.seen.append(reached_ms)
 
 
-def opened(context: FakeContext, max_delay_ms: int = 0, idle_after_ms: int | None = None) -> EventTimeOperator:
-    operator = EventTimeOperator("ts", max_delay_ms, idle_after_ms)
+def opened(
+    context: FakeContext, max_delay_ms: int = 0, idle_after_ms: int | None = None, **more: Any
+) -> EventTimeOperator:
+    operator = EventTimeOperator("ts", max_delay_ms, idle_after_ms, **more)
     operator.open(context)  # type: ignore[arg-type]
     operator.on_restored(lambda batch: None)
     return operator
@@ -187,3 +195,109 @@ def test_timestamps_of_python_are_event_times_too() -> None:
     stream._node("seen", Watermarks, None, None).filter(lambda b: pa.compute.equal(b["what"], "watermark")).sink(sink)
     run(pipeline)
     assert sink.rows() == [{"what": "watermark", "ts": 1000}]
+
+
+# --- numbers of another unit ---
+
+
+@pytest.mark.parametrize(("unit", "per_s"), [("s", 1), ("us", 10**6), ("ns", 10**9)])
+def test_numbers_that_look_like_another_unit_are_a_warning_with_the_cure(
+    unit: str, per_s: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    operator = opened(FakeContext())
+    fed(operator, batch_of(1_700_000_000 * per_s, 1_700_000_060 * per_s), batch_of(1_700_000_100 * per_s))
+    (record,) = [each for each in caplog.records if "are taken for milliseconds" in each.message]
+    assert f'say with_event_time("ts", unit="{unit}", …) if they are' in record.message
+
+
+@pytest.mark.parametrize("times", [(1_000, 2_500), (0,), (-5_000, 10), (NOW_MS,), (1_700_000_000, 5)])
+def test_numbers_that_may_be_milliseconds_are_no_warning(
+    times: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    fed(opened(FakeContext()), batch_of(*times))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(("unit", "per_s"), [("s", 1), ("ms", 1000), ("us", 10**6), ("ns", 10**9)])
+def test_with_a_unit_numbers_are_timestamps(unit: Any, per_s: int, caplog: pytest.LogCaptureFixture) -> None:
+    context = FakeContext()
+    (batch,) = fed(opened(context, unit=unit), batch_of(1_700_000_000 * per_s))
+    assert batch.schema.field("ts").type == pa.timestamp(unit, "UTC")
+    assert batch["ts"].to_pylist()[0] == datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC)
+    assert context.seen == [1_700_000_000_000]
+    assert not caplog.records
+
+
+def test_a_timestamp_has_a_unit_already() -> None:
+    with pytest.raises(DataError, match=r"'ts' is of type timestamp\[s\], which has a unit: leave out unit="):
+        fed(opened(FakeContext(), unit="s"), batch_of(1, kind=pa.timestamp("s")))
+
+
+def test_windows_know_the_unit() -> None:
+    pipeline, sink = Pipeline("p"), CollectSink()
+    stream = pipeline.source(ListSource([{"k": 1, "at": 1_700_000_000 + n} for n in range(10)]))
+    stream.with_event_time("at", unit="s", max_delay=0).key_by("k").window("5 s").count().sink(sink)
+    run(pipeline)
+    assert [row["count"] for row in sink.rows()] == [5, 5]
+
+
+# --- times in the future ---
+
+FUTURE_MS = 10_000_000_000_000
+
+
+def test_one_time_far_ahead_is_a_warning_with_the_time_and_the_cure(caplog: pytest.LogCaptureFixture) -> None:
+    context = FakeContext()
+    fed(opened(context), batch_of(NOW_MS, NOW_MS + 1, FUTURE_MS), batch_of(FUTURE_MS))
+    (record,) = caplog.records
+    assert "a row has the time 2286-11-20 17:46:40 UTC in 'ts'" in record.message
+    assert 'max_ahead="1 hour"' in record.message
+    assert context.seen == [FUTURE_MS, FUTURE_MS]
+
+
+def test_it_is_a_warning_if_it_comes_alone(caplog: pytest.LogCaptureFixture) -> None:
+    fed(opened(FakeContext()), batch_of(NOW_MS, NOW_MS + 1), batch_of(FUTURE_MS))
+    assert len(caplog.records) == 1
+
+
+def test_input_that_lies_in_the_future_as_a_whole_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    fed(opened(FakeContext()), batch_of(FUTURE_MS), *(batch_of(FUTURE_MS + n) for n in range(10)))
+    assert not caplog.records
+
+
+def test_with_max_ahead_it_does_not_move_event_time_and_its_row_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    context = FakeContext()
+    batches = [batch_of(NOW_MS, FUTURE_MS, NOW_MS + 3_600_000), batch_of(FUTURE_MS), batch_of(NOW_MS + 3_600_001)]
+    assert fed(opened(context, max_ahead_ms=3_600_000), *batches) == batches
+    assert context.seen == [NOW_MS + 3_600_000]
+    (record,) = caplog.records
+    assert "1 of 3 rows so far, up to 2286-11-20 17:46:40 UTC in 'ts', are further ahead" in record.message
+
+
+def test_a_limit_beyond_all_times_is_no_limit() -> None:
+    context = FakeContext()
+    nine = batch_of(9 * 10**18, kind=pa.timestamp("ns"))
+    fed(opened(context, max_ahead_ms=1000 * 365 * DAY_MS), nine)
+    assert context.seen == [9 * 10**12]
+
+
+def test_windows_go_on_beside_a_time_in_the_future() -> None:
+    now = datetime.datetime.now(datetime.UTC)
+    rows = [{"k": 1, "at": now + datetime.timedelta(seconds=n)} for n in range(20)]
+    rows.insert(5, {"k": 1, "at": datetime.datetime(2286, 1, 1, tzinfo=datetime.UTC)})
+    late = []
+    for max_ahead in (None, "1 hour"):
+        pipeline, sink = Pipeline("p"), CollectSink()
+        stream = pipeline.source(ListSource(rows, batch_rows=1))
+        stream.with_event_time("at", max_delay="1 s", max_ahead=max_ahead).key_by("k").window("1 s").count().sink(sink)
+        late.append(run(pipeline).rows_late)
+    assert late[0] > 10
+    assert late[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"unit": "min"}, "unit is 'min'"), ({"max_ahead": "soon"}, "max_ahead is 'soon'")]
+)
+def test_a_unit_or_limit_that_cannot_be_is_found_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        Pipeline("p").source(ListSource([{"t": 1}])).with_event_time("t", max_delay=0, **options)

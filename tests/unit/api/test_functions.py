@@ -286,7 +286,9 @@ def test_what_a_timer_raises_names_its_operator() -> None:
         def on_timer(self, key: Any, at_ms: int, context: Any) -> Any:
             raise KeyError("nope")
 
-    with pytest.raises(UserCodeError, match="operator 'process_1', subtask 0 of 1: on_timer raised KeyError"):
+    with pytest.raises(
+        UserCodeError, match=r"operator 'process-user-[0-9a-f]{8}', subtask 0 of 1: on_timer raised KeyError"
+    ):
         run_of(lambda s: s.key_by("user").process(Broken(1)), [*clicks(1), PAUSE(30)], restarts=0)
 
 
@@ -414,9 +416,11 @@ class Join(TwoInputFunction):
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_two_keyed_streams_meet_also_through_a_crash(parallelism: int) -> None:
     pipeline, sink = Pipeline("p"), CollectSink()
-    left = pipeline.source(ListSource([*clicks(40), CHECKPOINT, *clicks(20, 5, 40), ABORT(), *clicks(40, 5, 60)]))
+    left = pipeline.source(
+        ListSource([*clicks(40), CHECKPOINT, *clicks(20, 5, 40), ABORT(), *clicks(40, 5, 60)]), name="left"
+    )
     names = [{"id": f"u{k}", "name": f"name{k}"} for k in range(5)]
-    right = pipeline.source(ListSource([*names[:2], CHECKPOINT, PAUSE(20), *names[2:]]))
+    right = pipeline.source(ListSource([*names[:2], CHECKPOINT, PAUSE(20), *names[2:]]), name="right")
     left.key_by("user").connect(right.key_by("id")).process(Join()).sink(sink)
     run(pipeline, parallelism=parallelism, workers=2)
     found = sorted((row["n"], row["name"]) for row in sink.rows())
@@ -438,8 +442,10 @@ class Threshold(TwoInputFunction):
 @pytest.mark.parametrize("keyed", [True, False])
 def test_a_broadcast_side_comes_to_every_subtask(keyed: bool) -> None:
     pipeline, sink = Pipeline("p"), CollectSink()
-    left: Stream = pipeline.source(ListSource([PAUSE(40), *clicks(50), CHECKPOINT, ABORT(), *clicks(50, 5, 50)]))
-    right = pipeline.source(ListSource([{"limit": 90}, {"limit": 30}]), parallelism=1)
+    left: Stream = pipeline.source(
+        ListSource([PAUSE(40), *clicks(50), CHECKPOINT, ABORT(), *clicks(50, 5, 50)]), name="left"
+    )
+    right = pipeline.source(ListSource([{"limit": 90}, {"limit": 30}]), parallelism=1, name="right")
     left = left.key_by("user") if keyed else left.rebalance()
     left.connect(right.broadcast()).process(Threshold(), parallelism=3).sink(sink)
     run(pipeline, parallelism=2, workers=2)
@@ -448,7 +454,10 @@ def test_a_broadcast_side_comes_to_every_subtask(keyed: bool) -> None:
 
 def test_a_plain_function_gets_both_sides() -> None:
     pipeline, sink = Pipeline("p"), CollectSink()
-    left, right = pipeline.source(ListSource(clicks(3))), pipeline.source(ListSource([{"m": 1}]))
+    left, right = (
+        pipeline.source(ListSource(clicks(3)), name="left"),
+        pipeline.source(ListSource([{"m": 1}]), name="right"),
+    )
     both = left.connect(right).process(lambda batch, side: pa.record_batch({"side": [side] * batch.num_rows}))
     both.sink(sink)
     run(pipeline)
@@ -457,7 +466,10 @@ def test_a_plain_function_gets_both_sides() -> None:
 
 def test_keys_of_different_types_do_not_meet() -> None:
     pipeline = Pipeline("p")
-    left, right = pipeline.source(ListSource(clicks(3))), pipeline.source(ListSource([{"id": 1, "name": "x"}]))
+    left, right = (
+        pipeline.source(ListSource(clicks(3)), name="left"),
+        pipeline.source(ListSource([{"id": 1, "name": "x"}]), name="right"),
+    )
     left.key_by("user").connect(right.key_by("id")).process(Join(), name="join").sink(CollectSink())
     with pytest.raises(DataError, match=r"operator 'join': the key has the columns .* Cast one of them"):
         run(pipeline, restarts=0)
@@ -476,8 +488,8 @@ def test_timers_of_two_inputs() -> None:
             return self._joined(key, "nobody", waiting) if waiting else None
 
     pipeline, sink = Pipeline("p"), CollectSink()
-    left = pipeline.source(ListSource([*clicks(10), PAUSE(40)]))
-    right = pipeline.source(ListSource([{"id": "x", "name": "y"}]))
+    left = pipeline.source(ListSource([*clicks(10), PAUSE(40)]), name="left")
+    right = pipeline.source(ListSource([{"id": "x", "name": "y"}]), name="right")
     left.key_by("user").connect(right.key_by("id")).process(Timeout()).sink(sink)
     run(pipeline, parallelism=2)
     assert sorted(row["n"] for row in sink.rows()) == list(range(10))
@@ -486,7 +498,10 @@ def test_timers_of_two_inputs() -> None:
 
 def test_no_key_no_keyed_state() -> None:
     pipeline = Pipeline("p")
-    left, right = pipeline.source(ListSource(clicks(3))), pipeline.source(ListSource(clicks(3)))
+    left, right = (
+        pipeline.source(ListSource(clicks(3)), name="left"),
+        pipeline.source(ListSource(clicks(3)), name="right"),
+    )
     left.connect(right).process(Join(), name="join").sink(CollectSink())
     with pytest.raises(PipelineError, match="'join' asks for keyed state, but its input is not keyed: add key_by"):
         run(pipeline, restarts=0)

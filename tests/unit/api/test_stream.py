@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock import CollectSink, KeyedFunction, ListSource, Pipeline, PipelineError, Stream, TwoInputFunction
-from penstock.api.graph import Graph
+from penstock.api.graph import Graph, Link
+from penstock.ids import OperatorName
 from penstock.plan.physical import plan
 from penstock.protocol.manifest import Partitioning
 
@@ -24,8 +25,20 @@ def described(build: Callable[[Stream], Stream]) -> Graph:
     return pipeline.graph()
 
 
+def numbered(graph: Graph, name: str) -> str:
+    """The name by which version 0.1.0 knew an operator."""
+    return graph.node(OperatorName(name)).former_name or name
+
+
 def links(graph: Graph) -> dict[str, Partitioning]:
-    return {str(link.edge): link.partitioning for link in graph.links}
+    def edge(link: Link) -> str:
+        return f"{numbered(graph, link.upstream)}->{numbered(graph, link.downstream)}"
+
+    return {edge(link): link.partitioning for link in graph.links}
+
+
+def chains(graph: Graph, parallelism: int) -> list[str]:
+    return [numbered(graph, name) for name in plan(graph, parallelism).chains]
 
 
 def same(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -48,14 +61,18 @@ class Left(TwoInputFunction):
 # --- names ---
 
 
-def test_automatic_names_count_by_kind() -> None:
-    graph = described(lambda stream: stream.map(same).filter(pc.field("v") > 0).map(same).key_by("k").count())
-    assert [node.name for node in graph.nodes] == ["source_1", "map_1", "filter_1", "map_2", "aggregate_1", "sink_1"]
-
-
-def test_a_name_of_ones_own_does_not_shift_the_automatic_ones() -> None:
-    graph = described(lambda stream: stream.map(same, name="mine").map(same))
-    assert [node.name for node in graph.nodes] == ["source_1", "mine", "map_2", "sink_1"]
+def test_former_names_count_by_kind() -> None:
+    graph = described(
+        lambda stream: stream.map(same, name="mine").filter(pc.field("v") > 0).map(same).key_by("k").count()
+    )
+    assert [node.former_name for node in graph.nodes] == [
+        "source_1",
+        None,
+        "filter_1",
+        "map_2",
+        "aggregate_1",
+        "sink_1",
+    ]
 
 
 def test_a_name_is_used_once() -> None:
@@ -77,7 +94,7 @@ def test_a_name_is_a_text(name: Any) -> None:
 def test_operators_of_equal_parallelism_are_one_chain() -> None:
     graph = described(lambda stream: stream.map(same).filter(same))
     assert set(links(graph).values()) == {Partitioning.FORWARD}
-    assert list(plan(graph, 3).chains) == ["source_1"]
+    assert chains(graph, 3) == ["source_1"]
 
 
 def test_another_parallelism_is_rebalanced() -> None:
@@ -122,7 +139,7 @@ def test_key_by_partitions_by_hash() -> None:
 
 def test_nothing_is_chained_with_map_async() -> None:
     graph = described(lambda stream: stream.map(same).map_async(same).forward().map(same))
-    assert list(plan(graph, 2).chains) == ["source_1", "map_async_1", "map_2"]
+    assert chains(graph, 2) == ["source_1", "map_async_1", "map_2"]
     assert links(graph)["map_1->map_async_1"] == Partitioning.RESCALE
 
 
@@ -140,7 +157,7 @@ def test_a_union_costs_no_operator() -> None:
 
 def test_connect_has_two_inputs() -> None:
     pipeline = Pipeline("p")
-    one, two = pipeline.source(ListSource(ROWS)), pipeline.source(ListSource(ROWS))
+    one, two = pipeline.source(ListSource(ROWS), name="one"), pipeline.source(ListSource(ROWS), name="two")
     one.key_by("k").connect(two.broadcast()).process(Left(), parallelism=3).sink(CollectSink())
     into = pipeline.graph().into(pipeline.graph().nodes[2].name)
     assert [(link.input, link.partitioning) for link in into] == [(0, Partitioning.HASH), (1, Partitioning.BROADCAST)]
@@ -153,11 +170,11 @@ def test_connect_has_two_inputs() -> None:
     ("build", "message"),
     [
         (lambda s: s.map(7), "map takes a function, not 7"),
-        (lambda s: s.map(same, as_="numpy"), "operator 'map_1': as_ is 'numpy': it must be one of arrow, pandas"),
+        (lambda s: s.map(same, as_="numpy"), "operator 'map #1': as_ is 'numpy': it must be one of arrow, pandas"),
         (lambda s: s.map(same, schema=7), "7 is not a schema"),
         (lambda s: s.map(same, schema="a strange"), "there is no type 'strange'"),
-        (lambda s: s.map(same, parallelism=0), "the parallelism of 'map_1' is 0"),
-        (lambda s: s.map(same, parallelism=True), "the parallelism of 'map_1' is True"),
+        (lambda s: s.map(same, parallelism=0), "the parallelism of 'map #1' is 0"),
+        (lambda s: s.map(same, parallelism=True), "the parallelism of 'map #1' is True"),
         (lambda s: s.map(same, parallelism=1000), "it must be from 1 to max_parallelism, which is 128"),
         (lambda s: s.select(), "select takes the names of columns"),
         (lambda s: s.key_by().count(), "key_by takes the names of columns"),
@@ -196,7 +213,7 @@ def test_a_source_and_a_sink_are_what_they_say() -> None:
 def test_an_output_that_goes_nowhere_is_found() -> None:
     pipeline = Pipeline("p")
     pipeline.source(ListSource(ROWS)).map(same)
-    with pytest.raises(PipelineError, match="the output of 'map_1' goes nowhere: add a sink"):
+    with pytest.raises(PipelineError, match="the output of 'map #1' goes nowhere: add a sink"):
         pipeline.graph()
 
 
@@ -223,7 +240,7 @@ def test_a_function_that_cannot_travel_is_found_with_what_is_in_the_way() -> Non
 def test_an_attribute_that_cannot_travel_is_found() -> None:
     function = Nothing()
     function.connection = threading.Event()  # type: ignore[attr-defined]
-    with pytest.raises(PipelineError, match=r"'process_1' .* attribute 'connection' of Nothing"):
+    with pytest.raises(PipelineError, match=r"'process-k-.*' .* attribute 'connection' of Nothing"):
         described(lambda stream: stream.key_by("k").process(function))
 
 

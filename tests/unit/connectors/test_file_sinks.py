@@ -322,3 +322,12 @@ def test_on_another_file_system() -> None:
     pipeline.source(ListSource(items)).sink(ParquetSink(directory))
     run(pipeline)
     assert published(directory) == list(range(90))
+
+
+def test_two_sinks_do_not_share_a_directory(tmp_path: Path) -> None:
+    pipeline = Pipeline("p")
+    stream = pipeline.source(ListSource([{"n": 1}]))
+    stream.sink(ParquetSink(str(tmp_path / "out")), name="one")
+    stream.sink(JsonLinesSink(tmp_path / "out"), name="two")
+    with pytest.raises(PipelineError, match=r"the sinks 'one' and 'two' both write to .*out: give each a directory"):
+        run(pipeline)

@@ -97,9 +97,10 @@ REFUSED = {
     "operator gone": (
         checkpoint(state()),
         without(COUNT),
-        "has state of operator 'count', which this pipeline does not have: give an operator that name, or allow",
+        "has state of operator 'count', which this pipeline does not have: give the operator that continues it "
+        "name='count', or set allow_dropped_state=True",
     ),
-    "source gone": (checkpoint(POSITIONS), without(READ), "has state of operator 'read', which this pipeline"),
+    "source gone": (checkpoint(POSITIONS), without(READ), "has positions of source 'read', which this pipeline"),
     "kind": (
         checkpoint(state()),
         with_operator(COUNT, kind="process", definition=()),
@@ -128,7 +129,7 @@ REFUSED = {
     "directory of a source": (
         checkpoint(POSITIONS),
         with_operator(READ, definition=(("source", "FileSource"), ("directory", "/other"))),
-        "of operator 'read', whose directory was /data and is /other here: put it back, or give it another name",
+        "of source 'read', whose directory was /data and is /other here: put it back, or give it another name",
     ),
     "key of keyed state": (
         checkpoint(state()),

@@ -278,9 +278,7 @@ class TestPositionsOfASource:
         again(of_rows(lambda stream: stream), store)
         other = Pipeline("p")
         other.source(GeneratorSource(numbers, rows=5), name="read").sink(CollectSink(), name="out")
-        assert "of operator 'read', whose source was ListSource and is GeneratorSource here" in str(
-            refusal(other, store)
-        )
+        assert "of source 'read', whose source was ListSource and is GeneratorSource here" in str(refusal(other, store))
 
     def test_of_a_list_belong_to_its_splits(self) -> None:
         store = MemoryStore()
@@ -443,3 +441,47 @@ class TestAStateThatIsDeclaredOtherwise:
         assert manifest is not None
         states = [piece for report in manifest.reports for piece in report.states if piece.name == "it"]
         assert {piece.declared for piece in states} == {"value (n: int64)"}
+
+
+class TestAChangedKind:
+    """Each is refused before the start, by what the user wrote, with a way out."""
+
+    @staticmethod
+    def aggregated(build: Any, rows: int = 20) -> Pipeline:
+        pipeline = Pipeline("p")
+        stream = pipeline.source(ListSource([{"k": n % 2, "v": n, "t": n} for n in range(rows)]), name="read")
+        build(stream.with_event_time("t", max_delay=0, name="time").key_by("k")).sink(CollectSink(), name="out")
+        return pipeline
+
+    @pytest.mark.parametrize(
+        ("now", "message"),
+        [
+            (lambda s: s.sum("v", name="n"), r"whose aggregates was count(*) and is sum(v) here: put it back"),
+            (lambda s: s.window("1 s").count(name="n"), "whose operator was aggregate and is window here: put it back"),
+            (
+                lambda s: s.aggregate(count="count", total=("sum", "v"), name="n"),
+                "whose aggregates was count(*) and is count(*), sum(v) here (sum(v) is new): put it back",
+            ),
+        ],
+    )
+    def test_is_refused(self, now: Any, message: str) -> None:
+        store = again(self.aggregated(lambda s: s.count(name="n")), MemoryStore()).store
+        error = refusal(self.aggregated(now, 40), store)  # type: ignore[arg-type]
+        assert message in str(error)
+        assert "give it another name and set allow_dropped_state=True" in str(error)
+        assert "Aggregate(" not in str(error) and "struct<" not in str(error)
+
+    def test_of_a_source_that_keeps_its_identity_is_refused_when_it_reads_a_position(self) -> None:
+        class Other(GeneratorSource):
+            def identity(self) -> Any:
+                return {"source": "ListSource", "splits": "1"}
+
+        def read(source: Any) -> Pipeline:
+            pipeline = Pipeline("p")
+            pipeline.source(source, name="read").sink(CollectSink(), name="out")
+            return pipeline
+
+        store = again(read(ListSource([{"a": 1}])), MemoryStore()).store
+        error = refusal(read(Other(numbers, splits=1, rows=10)), store)  # type: ignore[arg-type]
+        assert isinstance(error, IncompatibleCheckpoint)
+        assert "source 'read', a Other, cannot go on from position" in str(error)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.errors import FencedError, NoReadableCheckpoint, StorageError
+from penstock.errors import FencedError, IncompatibleCheckpoint, NoReadableCheckpoint, StorageError
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId
 from penstock.protocol.claims import Reservation, Void
 from penstock.protocol.coordinator_trigger import decide_next_block
@@ -342,7 +342,7 @@ class TestRestoring:
         first = claim(store)
         complete(store, first, 1)
         complete(store, first, 2)
-        with pytest.raises(NoReadableCheckpoint, match="checkpoint 2 does not belong to this pipeline"):
+        with pytest.raises(IncompatibleCheckpoint, match="checkpoint 2 does not belong to this pipeline"):
             claim(store, shape=replace(SHAPE, **changes))  # type: ignore[arg-type]
 
     def test_state_of_an_operator_that_is_gone_is_dropped_if_the_user_allows_it(self) -> None:

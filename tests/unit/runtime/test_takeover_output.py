@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import NoReadableCheckpoint
+from penstock.errors import IncompatibleCheckpoint, NoReadableCheckpoint
 from penstock.ids import CheckpointId, OperatorName
 from penstock.protocol.manifest import Committable
 from penstock.protocol.recovery import FallBack
@@ -29,7 +29,7 @@ def test_a_damaged_checkpoint_that_has_output_is_not_passed_over_in_silence() ->
 def test_a_sink_may_go_when_its_output_is_published_and_not_before() -> None:
     store = MemoryStore()
     taken = complete(store, claim(store), 1, (Committable(OperatorName("former"), 0, b"file"),))
-    with pytest.raises(NoReadableCheckpoint, match="has output of sink 'former' that is not published yet"):
+    with pytest.raises(IncompatibleCheckpoint, match="has output of sink 'former' that is not published yet"):
         claim(store)
     store.create(paths.committed(CheckpointId(1)), b"{}")
     assert claim(store).manifest == taken

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from penstock import CollectSink, ListSource, Pipeline
 from penstock.errors import OptionError
 from penstock.spark.settings import Settings
 
@@ -22,3 +25,41 @@ def test_the_time_on_a_channel_is_what_its_windows_aim_at_and_0_is_none(channel_
 def test_a_time_on_a_channel_that_cannot_be_is_an_error_before_anything_starts(channel_time: Any) -> None:
     with pytest.raises(OptionError, match="channel_time is"):
         Settings(channel_time=channel_time)
+
+
+@pytest.mark.parametrize("interval", [5, 5.0, "5 s", "5s", "5000 ms", timedelta(seconds=5)])
+def test_a_time_is_written_as_everywhere_else(interval: Any) -> None:
+    assert Settings(checkpoint_interval=interval).supervisor().policy.interval_ms == 5_000
+
+
+NAMES = [field.name for field in dataclasses.fields(Settings)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("value", [-1, "two", [], 0.5j])
+def test_a_value_that_cannot_work_is_told_by_the_name_that_the_user_wrote(name: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=f"^{name} is "):
+        Settings.of({name: value})
+
+
+@pytest.mark.parametrize("name", ["checkpoint_interval", "checkpoint_timeout", "retained_checkpoints", "channel_bytes"])
+def test_nothing_is_no_value_where_something_is_needed(name: str) -> None:
+    with pytest.raises(OptionError, match=f"^{name} is 0: it must be"):
+        Settings.of({name: 0})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"spark": None}, "start needs a SparkSession, not None"),
+        ({"checkpoints": None}, "checkpoints is None: it must be the path or URL"),
+        ({"parallelism": "two"}, "parallelism is 'two': it must be a whole number"),
+        ({"workers": True}, "workers is True: it must be a whole number"),
+    ],
+)
+def test_arguments_of_start_are_checked_before_anything_starts(arguments: dict[str, Any], message: str) -> None:
+    pipeline = Pipeline("p")
+    pipeline.source(ListSource([{"n": 1}])).sink(CollectSink())
+    session = SimpleNamespace(createDataFrame=None)
+    with pytest.raises(OptionError, match=message):
+        pipeline.start(**{"spark": session, "checkpoints": "/nowhere", **arguments})

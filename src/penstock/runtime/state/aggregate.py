@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.api.aggregates import Aggregate, kept_for
 from penstock.columnar.gather import take
-from penstock.errors import DataError, PipelineError, RestoreError
+from penstock.errors import DataError, IncompatibleCheckpoint, PipelineError, RestoreError
 from penstock.runtime.keys import key_groups
 from penstock.runtime.state.accumulators import accumulators_for, stored_accumulators
 from penstock.runtime.state.aggregate_columns import Columns, ColumnsSnapshot
@@ -98,6 +98,13 @@ class AggregateState:
         keys = self._bound.index.snapshot().arrays()
         return self._result(self._bound, np.arange(len(self), dtype=np.int32), keys)
 
+    def of_keys(self, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """The aggregates of these keys, each of which is in the state."""
+        columns = self._bound
+        assert columns is not None
+        arrays, slots = columns.slots_of(keys)
+        return self._result(columns, slots, arrays)
+
     def snapshot(self) -> AggregateSnapshot:
         """References only: the time does not depend on the number of keys."""
         columns = None if self._bound is None else self._bound.snapshot()
@@ -177,9 +184,11 @@ class AggregateState:
         key, value = schema.types[1], schema.types[2]
         accumulators = stored_accumulators(self.aggregates, value)
         if accumulators is None or tuple(field.name for field in key) != self.key:
-            raise RestoreError(
-                f"state '{self.name}' cannot be restored: the checkpoint has {key} and {value}, "
-                f"and the pipeline wants {self.key} and {self.aggregates}"
+            had, keyed = (", ".join(field.name for field in each) for each in (value, key))
+            raise IncompatibleCheckpoint(
+                f"state '{self.name}' cannot be restored: the checkpoint has {had} by {keyed}, and the pipeline wants "
+                f"{kept_for(self.aggregates)} by {', '.join(self.key)}: aggregate as before, or give the operator "
+                f"another name and set allow_dropped_state=True to go on without its state"
             )
         kinds = [field.type for field in key]
         if self._bound is None:
