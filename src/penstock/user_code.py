@@ -10,6 +10,8 @@ from penstock.errors import UserCodeError
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LIBRARIES = tuple({os.path.join(path, "") for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))})
+_COMPILED = (".pyx", ".pxi", ".pxd")
+"""Sources of compiled libraries, such as pyarrow, whose frames name them without a directory."""
 _OUTSIDE = (OSError, EOFError, MemoryError)
 """Exceptions whose cause is not the program: connections, files, memory."""
 
@@ -18,7 +20,7 @@ def strangeness(filename: str) -> int:
     """0 for a file of the user's, 1 for one of a library, 2 for one of Penstock."""
     if filename.startswith(_OURS):
         return 2
-    return 1 if filename.startswith(("<", *_LIBRARIES)) else 0
+    return 1 if filename.startswith(("<", *_LIBRARIES)) or filename.endswith(_COMPILED) else 0
 
 
 def raised_at(error: BaseException) -> str:

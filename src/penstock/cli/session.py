@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.relay import Relay
 from penstock.errors import PenstockError
+from penstock.spark.gang import EXCLUSIVE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,6 +20,7 @@ _TOLD_BY_US = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
     "org.apache.spark.api.python",
+    "org.apache.spark.sql.execution.datasources.v2",
 )
 
 
@@ -30,6 +32,7 @@ def properties_for(
         "spark.app.name": f"penstock {name}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        EXCLUSIVE: "true",
         "spark.log.level": "WARN" if verbose else "ERROR",
         "spark.executorEnv.PYTHONPATH": _python_path(directories),
     }

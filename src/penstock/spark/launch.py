@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from penstock.runtime.export import import_checkpoint
 from penstock.runtime.lease import Lease
 from penstock.spark.gang import StoreAddress
 from penstock.spark.job import Job
+from penstock.spark.labels import stop_progress_bar
 from penstock.spark.preflight import check_session, is_single_host
 from penstock.spark.sessions import context_of
 from penstock.spark.settings import Settings
@@ -21,6 +23,8 @@ from penstock.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_log = logging.getLogger("penstock")
 
 
 def start(
@@ -60,6 +64,8 @@ def start(
             committers[node.name] = committer
     network = None if is_single_host(spark) else spark.conf.get("spark.driver.host")
     address = StoreAddress(getattr(store, "url", os.fspath(checkpoints)), storage_options or {})
+    if stop_progress_bar(spark):
+        _log.info("Spark's progress bar is off in this session: it would be drawn over everything, without end")
     return Job(spark, graph.name, plan, settings, committers, store, address, network)._start()
 
 

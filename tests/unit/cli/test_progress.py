@@ -11,6 +11,7 @@ from rich.console import Console
 from penstock.cli.displays import PlainDisplay, panel_of
 from penstock.cli.readings import Readings, first_line, plain_line, recovery_text
 from penstock.protocol.declines import DeclineReason
+from penstock.protocol.history import Status
 from penstock.protocol.manifest import Cut
 from penstock.runtime.recovery_figures import RecoveryFigures
 from tests.unit.cli.kit import FakeJob, record, status
@@ -33,7 +34,10 @@ def test_before_the_first_checkpoint_there_is_none() -> None:
 
 def test_a_declined_attempt_does_not_hide_the_last_completed_checkpoint() -> None:
     job = FakeJob()
-    job.records = (record(16, cut=Cut.ALIGNED), replace(record(17), reason=DeclineReason.EXPIRED, detail="late"))
+    job.records = (
+        record(16, cut=Cut.ALIGNED),
+        replace(record(17), status=Status.DECLINED, reason=DeclineReason.EXPIRED, detail="late"),
+    )
     reading = Readings(job, 0.0).take(1.0)
     assert "checkpoint=16 35ms aligned" in plain_line(reading)
     shown = _drawn(reading)
