@@ -152,7 +152,6 @@ class Supervisor:
         self._repeated: str | None = None
         """What the last failure repeats if it comes again; None if a checkpoint has completed since."""
         self._repeats = 0
-        self._reminders = Reminders()
         self._late_rows = LateRows(plan.name, clock)
 
     @property

@@ -64,7 +64,7 @@ def slots_of(spark: SparkSession, own: str = "") -> Slots | None:
 def tasks_of(spark: SparkSession, tag: str) -> int | None:
     """How many tasks of the jobs with `tag` run; may be ten seconds old. None with Spark Connect."""
     context = context_of(spark)
-    return None if context is None else sum(job.tasks for job in _active_jobs(context) if tag in job.tags)
+    return None if context is None else sum(job.tasks for job in _active_jobs(context) if tag in job.tags.split())
 
 
 @dataclass(frozen=True, slots=True)

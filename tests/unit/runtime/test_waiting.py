@@ -47,7 +47,7 @@ class TestSlots:
         driver.pass_time(9_500, beating=())
         driver.supervisor.on_gang_held_up(driver.generation, None)
         driver.pass_time(9_500, beating=())
-        assert str(driver.supervisor.progress) == "starting workers (0 of 2)"
+        assert (str(driver.supervisor.progress), driver.supervisor.restarts) == ("starting workers (0 of 2)", 0)
         driver.pass_time(1_500, beating=())
         assert "worker 0, 1 has not come up within 10 s" in str(driver.supervisor.error)
 
