@@ -71,9 +71,7 @@ def test_a_request_that_takes_long_says_what_it_waits_for(
     store = Hanging()
     store.hangs = {"list"}
     job = job_on(store)._start()
-    with pytest.raises(
-        TimeoutError, match=r"did not come .*: the pipeline is claiming"
-    ):
+    with pytest.raises(TimeoutError, match=r"did not come .*: the pipeline is claiming"):
         job.stop(drain=True, timeout=0.3)
     assert "pipeline p: the drain takes long: the pipeline is claiming" in caplog.text
     assert job.status.phase is Phase.CLAIMING
