@@ -32,7 +32,7 @@ from penstock.spark.environment import workers_python
 from penstock.spark.failures import gang_failure
 from penstock.spark.labels import label_jobs
 from penstock.spark.sessions import context_of, is_stopped
-from penstock.spark.slots import hold_up_of, holding_text, slots_of, slots_total, tasks_of
+from penstock.spark.slots import Slots, hold_up_of, holding_text, slots_of, tasks_of
 from penstock.spark.task import Attempt, task
 
 if TYPE_CHECKING:
@@ -102,6 +102,9 @@ class SparkGang:
         self._workers = 0
         self.processes: dict[WorkerId, int] = {}
         """Process ids of the current workers."""
+        self._slots: Slots | None = None
+        """As they were seen before the job was submitted: the mailbox must not wait for Spark."""
+        self._is_shared = True
         self.slots_total: int | None = None
         """Of the session; None before the workers are up, and with Spark Connect."""
 
@@ -179,9 +182,10 @@ class SparkGang:
 
         Asked before Spark is: it would not say that it waits, and looks for executors only every 15 seconds.
         """
+        self._is_shared = self._spark.conf.get(EXCLUSIVE, "false") != "true"
         settled, since = self._settled[attempt.generation], time.monotonic()
         while not settled.is_set():
-            slots = slots_of(self._spark, self._tag)
+            self._slots = slots = slots_of(self._spark, self._tag)
             hold_up = None if slots is None else hold_up_of(slots, attempt.plan.workers)
             if hold_up is None:
                 self._held_up(attempt.generation, None)
@@ -254,13 +258,11 @@ class SparkGang:
 
     def _say_slots(self) -> None:
         """Once: how many slots are held, and what is left for other queries."""
-        if self.slots_total is not None:
+        if self.slots_total is not None or self._slots is None:
             return
-        self.slots_total = slots_total(self._spark)
-        if text := holding_text(self._workers, self.slots_total):
-            is_shared = self._spark.conf.get(EXCLUSIVE, "false") != "true"
-            is_full = self.slots_total is not None and self._workers >= self.slots_total
-            _log.log(logging.WARNING if is_shared and is_full else logging.INFO, "pipeline %s %s", self._name, text)
+        self.slots_total = total = self._slots.total
+        level = logging.WARNING if self._is_shared and self._workers >= total else logging.INFO
+        _log.log(level, "pipeline %s %s", self._name, holding_text(self._workers, total))
 
     def _start_pulse(self, transport: ZmqTransport, generation: Generation, endpoints: Sequence[Endpoint]) -> None:
         """Workers must hear of the driver even if its mailbox is held up: they would end themselves."""

@@ -113,10 +113,8 @@ def hold_up_of(slots: Slots | None, workers: int) -> HoldUp | None:
     return HoldUp(f"{slots.free} of {workers} free", text)
 
 
-def holding_text(workers: int, total: int | None) -> str:
-    """How many slots a pipeline holds, and what is left for others; empty where Spark does not say."""
-    if total is None:
-        return ""
+def holding_text(workers: int, total: int) -> str:
+    """How many slots a pipeline holds, and what is left for others."""
     left = max(0, total - workers)
     if left:
         return f"holds {workers} of the {total} slots of the session for as long as it runs; {left} are left for others"

@@ -41,4 +41,3 @@ def test_with_spark_connect_nobody_knows_and_that_is_said() -> None:
 def test_a_pipeline_says_what_it_leaves_for_others() -> None:
     assert "holds 2 of the 3 slots" in holding_text(2, 3)
     assert "other queries of this session wait until it ends" in holding_text(2, 2)
-    assert holding_text(2, None) == ""
