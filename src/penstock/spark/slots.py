@@ -98,18 +98,18 @@ def hold_up_of(slots: Slots | None, workers: int) -> HoldUp | None:
         return HoldUp(f"Spark has not started {workers} tasks", text)
     if slots.free >= workers:
         return None
-    more = f" and {len(slots.holders) - _HOLDERS_MAX} more" if len(slots.holders) > _HOLDERS_MAX else ""
-    held = f"the others are held by {'; '.join(slots.holders[:_HOLDERS_MAX])}{more}" if slots.holders else ""
-    way_out = (
-        f"stop one of those, start the session with more cores, or give this pipeline fewer workers "
-        f"(workers={max(1, slots.free)})"
-        if held
-        else "executors are missing: see the log of the cluster's manager"
-    )
     text = (
         f"the pipeline needs {workers} slots at the same time, and of the {slots.total} of this session {slots.free} "
-        f"are free{': ' + held if held else ''}. Way out: {way_out}"
+        f"are free: "
     )
+    if slots.holders:
+        more = f" and {len(slots.holders) - _HOLDERS_MAX} more" if len(slots.holders) > _HOLDERS_MAX else ""
+        text += (
+            f"the others are held by {'; '.join(slots.holders[:_HOLDERS_MAX])}{more}. Stop one of those, start the "
+            f"session with more cores, or give this pipeline fewer workers (workers={max(1, slots.free)})"
+        )
+    else:
+        text += "executors are missing, or have not come back yet. The log of the cluster's manager may say why"
     return HoldUp(f"{slots.free} of {workers} free", text)
 
 
