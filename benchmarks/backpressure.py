@@ -127,7 +127,7 @@ def run(mode: str, parallelism: int, seconds: float, warm_up_s: float = 10.0, sp
         status = job.status
         job.stop(drain=True, timeout=300)
         rows = verify(sink.figures, parallelism)
-    done = [record for record in attempts if record.reason is None]
+    done = [record for record in attempts if record.is_completed]
     times = [float(record.duration_ms) for record in done]
     middle = [percentile([float(value) for value in values], 0.5) for values in zip(*map(_parts, done), strict=True)]
     delay, alignment, synchronous, asynchronous, inflight = middle or [math.nan] * 5

@@ -118,7 +118,7 @@ def run(parallelism: int, pairs: int, seconds: int = 1) -> str:
         job.wait(_WARM_UP_S)
         found, rate = costs(job, place.notes, parallelism, pairs, seconds)
         job.stop(drain=True, timeout=300)
-        durations = [record.duration_ms for record in job.checkpoints() if record.reason is None]
+        durations = [record.duration_ms for record in job.checkpoints() if record.is_completed]
         require_equal(sink.figures, expected(rows_read(place.notes, parallelism)))
     lower, middle, upper = statistics.quantiles(found, n=4)
     return (

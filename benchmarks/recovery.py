@@ -95,7 +95,7 @@ def pipeline(groups: int, splits: int, notes: str) -> Pipeline:
 
 
 def completed(job: Job) -> int:
-    return max((record.checkpoint for record in job.checkpoints() if record.reason is None), default=0)
+    return max((record.checkpoint for record in job.checkpoints() if record.is_completed), default=0)
 
 
 def _are_up(job: Job, parallelism: int, victim: int) -> bool:

@@ -114,7 +114,7 @@ def pipeline(groups: int, parallelism: int = 2, checkpoints: int = 5) -> str:
             job.wait(0.05)
         for _ in range(checkpoints):
             job.checkpoint(timeout=120)
-        done = [record for record in job.checkpoints() if record.reason is None]
+        done = [record for record in job.checkpoints() if record.is_completed]
         job.stop(drain=True, timeout=120)
         found = keyed_totals(place.checkpoints)
         require_equal(found, {"rows": found["rows"], "total": found["rows"], "groups": groups})

@@ -37,7 +37,7 @@ def run(kind: str, parallelism: int, rows: int, interval: float | None = 1.0, wo
         verify(kind, rows, sink.figures)
         first = noted(place.notes, "first")[0]
         net, work = ended - first, sink.last_at - first
-        *done, final = [record.duration_ms for record in job.checkpoints() if record.reason is None]
+        *done, final = [record.duration_ms for record in job.checkpoints() if record.is_completed]
     middle = f"{statistics.median(done):.0f}ms" if done else "nan"
     return (
         f"penstock {kind} p={parallelism} rows={rows} rate={rows / net / 1e6:.3f}M/s net={net:.3f}s work={work:.3f}s "

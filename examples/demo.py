@@ -83,7 +83,7 @@ def watch(job: Job, seconds: float, started: float) -> None:
         if job.wait(min(2.0, max(0.0, until - time.monotonic()))):
             raise SystemExit("the pipeline ended by itself, which it should not have")
         status = job.status
-        done = [record for record in job.checkpoints() if record.reason is None]
+        done = [record for record in job.checkpoints() if record.is_completed]
         last = "none yet"
         if done:
             kind = "unaligned" if done[-1].is_unaligned else "aligned"
@@ -109,7 +109,7 @@ def kill_a_worker(job: Job, number: int) -> None:
 
 
 def completed(job: Job) -> int:
-    return sum(record.reason is None for record in job.checkpoints())
+    return sum(record.is_completed for record in job.checkpoints())
 
 
 def await_that(condition: Callable[[], object], what: str) -> None:
@@ -190,7 +190,7 @@ def run(spark: SparkSession, root: Path, seconds: float) -> int:
     assert savepoint is not None
     say("Asking Spark what is in the output.")
     is_right = verify(spark, root / "output", rows_read(root / "checkpoints", savepoint))
-    done = [record for record in job.checkpoints() if record.reason is None]
+    done = [record for record in job.checkpoints() if record.is_completed]
     unaligned = sum(record.is_unaligned for record in done)
     restarts = job.status.restarts
     say(f"restarts         {restarts:>12}")

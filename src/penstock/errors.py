@@ -13,6 +13,10 @@
     ├── FencedError            a newer generation owns the checkpoint directory (I6)
     ├── DriverSilent           a worker has not heard of its driver for too long, and ends
     ├── GangFailed             Spark ended the job of a gang: a worker or executor is gone
+    ├── NoFreeSlots            the session has no room for the workers: other jobs hold its slots
+    ├── NoAnswer               a call of the user's code has not returned within its timeout
+    ├── SessionStopped         the Spark session was stopped under the pipeline
+    ├── WorkerEnvironment      the workers' Python lacks Penstock, or has another version of it than the driver
     ├── JobFailed              the pipeline gave up after its restart budget; carries the last cause
     └── ProtocolViolation      our own bug: an event that cannot happen in this state
 
@@ -84,6 +88,27 @@ class GangFailed(PenstockError):
     """Spark has ended the job of a gang: a worker or an executor is gone. The pipeline restarts by itself."""
 
 
+class NoFreeSlots(PenstockError):
+    """The session has no room for the workers: other jobs hold its slots, or executors are missing."""
+
+
+class NoAnswer(PenstockError):
+    """A call of the user's code, such as the commit of a sink, has not returned within its timeout."""
+
+    def __init__(self, text: str, what: str = "") -> None:
+        """`what` names the call without its duration: an attempt that ends with the same one met the same obstacle."""
+        super().__init__(text)
+        self.what = what or text
+
+
+class SessionStopped(PenstockError):
+    """The Spark session was stopped while the pipeline ran. Nothing is lost: start it again on a new session."""
+
+
+class WorkerEnvironment(PenstockError):
+    """The Python of the workers lacks Penstock, or has another version of it, of Python or of pyarrow."""
+
+
 class ProtocolViolation(PenstockError):
     """An event that cannot happen in this state: a bug of ours. Carries what led here."""
 
@@ -94,11 +119,19 @@ def error_class(name: str) -> type[PenstockError]:
     return found if isinstance(found, type) and issubclass(found, PenstockError) else PenstockError
 
 
-def is_repeatable(error: Exception) -> bool:
-    """Whether the same record would raise it again: an error of a function or of data, not of the world outside."""
-    return isinstance(error, DataError) or (isinstance(error, UserCodeError) and not error.may_pass)
+def repetition_of(error: Exception) -> str | None:
+    """Equal for two failures of which the second shows that another attempt meets the same obstacle.
+
+    An error of a function or of data is one that the same record would raise again; a call of user code that hangs is
+    waited for by the next attempt. None for errors of the world outside, which may pass.
+    """
+    if isinstance(error, NoAnswer):
+        return error.what
+    if isinstance(error, DataError) or (isinstance(error, UserCodeError) and not error.may_pass):
+        return str(error)
+    return None
 
 
 def is_final(kind: type[PenstockError]) -> bool:
     """Whether another attempt would fail in the same way: a setting, or the pipeline itself, must change first."""
-    return issubclass(kind, OptionError | IncompatibleCheckpoint)
+    return issubclass(kind, OptionError | IncompatibleCheckpoint | SessionStopped | WorkerEnvironment)

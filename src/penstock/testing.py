@@ -40,8 +40,9 @@ from penstock.protocol.coordinator_state import Policy, RequestKind
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.restart import RestartPolicy
 from penstock.runtime.frames import FailedFrame, Frame
+from penstock.runtime.phases import Phase
 from penstock.runtime.settings import WorkerSettings
-from penstock.runtime.supervisor import Phase, Supervisor, SupervisorSettings
+from penstock.runtime.supervisor import Supervisor, SupervisorSettings
 from penstock.runtime.threads import outcome_of
 from penstock.runtime.worker import Worker
 from penstock.runtime.zmq_transport import RealClock
@@ -376,7 +377,7 @@ class _Local:
         def answered(result: RequestResult) -> None:
             self._is_draining = False
 
-        if not self._is_draining and self.supervisor.phase is Phase.RUNNING:
+        if not self._is_draining and self.supervisor.coordinator is not None:
             self._is_draining = True
             self.supervisor.request(RequestKind.DRAIN, answered)
 

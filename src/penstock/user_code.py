@@ -16,6 +16,8 @@ _LIBRARIES = tuple({os.path.join(path, "") for path in (sysconfig.get_path("stdl
 _SHOWN = 200
 _PLACE = re.compile(r"row \d+ of \d+")
 _NO_COLUMN = re.compile(r"No match for FieldRef\.Name\((.*?)\) in (.*)")
+_COMPILED = (".pyx", ".pxi", ".pxd")
+"""Sources of compiled libraries, such as pyarrow, whose frames name them without a directory."""
 _OUTSIDE = (OSError, EOFError, MemoryError)
 """Exceptions whose cause is not the program: connections, files, memory."""
 
@@ -24,7 +26,7 @@ def strangeness(filename: str) -> int:
     """0 for a file of the user's, 1 for one of a library, 2 for one of Penstock."""
     if filename.startswith(_OURS):
         return 2
-    return 1 if filename.startswith(("<", *_LIBRARIES)) else 0
+    return 1 if filename.startswith(("<", *_LIBRARIES)) or filename.endswith(_COMPILED) else 0
 
 
 def raised_at(error: BaseException) -> str:

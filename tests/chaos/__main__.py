@@ -78,7 +78,7 @@ def play(spark: SparkSession, rng: random.Random, tally: Tally, until: float) ->
         verdict = world.verdict(topology.expected)
         tally.rounds += 1
         tally.restarts += job.status.restarts
-        done = [record for record in job.checkpoints() if record.reason is None]
+        done = [record for record in job.checkpoints() if record.is_completed]
         tally.checkpoints += len(done)
         tally.unaligned += sum(record.is_unaligned for record in done)
         tally.inflight_bytes += sum(record.inflight_bytes for record in done)

@@ -59,15 +59,15 @@ def play(session: Callable[[], SparkSession], root: Path, mib: int, **settings: 
     )
     until(lambda: _done(stuck, mib * MIB), f"a checkpoint with {mib} MiB in flight", _PATIENCE_S)
     stuck.stop(timeout=_PATIENCE_S)
-    captured = max(record.inflight_bytes for record in stuck.checkpoints() if record.reason is None)
+    captured = max(record.inflight_bytes for record in stuck.checkpoints() if record.is_completed)
 
     # Now it is drained slowly, until one more checkpoint is there.
     slow = _start(session(), root, rows, 100, **settings)
     memory, left = 0.0, 0
-    while not any(record.reason is None for record in slow.checkpoints()):
+    while not any(record.is_completed for record in slow.checkpoints()):
         memory, left = max(memory, peak_memory_mb(slow)), _left(slow) or left
         assert not slow.wait(0.01), "it came to its end without a checkpoint"
-    first = next(record for record in slow.checkpoints() if record.reason is None)
+    first = next(record for record in slow.checkpoints() if record.is_completed)
     time.sleep(mib / 1000)
     memory, left = max(memory, peak_memory_mb(slow)), _left(slow) or left
     slow.stop(timeout=_PATIENCE_S)
@@ -111,7 +111,7 @@ def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _done(job: Job, bytes_wanted: int) -> bool:
     if job.wait(0):
         raise AssertionError("it came to its end before its channels were full")
-    return any(record.reason is None and record.inflight_bytes >= bytes_wanted for record in job.checkpoints())
+    return any(record.is_completed and record.inflight_bytes >= bytes_wanted for record in job.checkpoints())
 
 
 def _left(job: Job) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from penstock.runtime.supervisor import Phase
+from penstock.runtime.phases import Phase
 from penstock.spark.job import Job
 from tests.simulation.topologies import Load
 from tests.spark.kit import build, completed, launch, until
@@ -80,7 +80,7 @@ def _wait(job: Job, condition: object, what: str) -> None:
 
 
 def _stop(job: Job, outcome: Outcome) -> None:
-    done = [record for record in job.checkpoints() if record.reason is None]
+    done = [record for record in job.checkpoints() if record.is_completed]
     outcome.checkpoints += len(done)
     outcome.inflight_bytes += done[-1].inflight_bytes if done else 0
     job.stop(timeout=_PATIENCE_S)

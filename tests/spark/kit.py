@@ -43,7 +43,7 @@ def until(condition: Callable[[], bool], what: str, timeout: float = 60.0) -> No
 
 
 def completed(job: Job) -> int:
-    return sum(record.reason is None for record in job.checkpoints())
+    return sum(record.is_completed for record in job.checkpoints())
 
 
 def inflight_bytes(job: Job) -> int:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock import CollectSink, ListSource, Pipeline, UserCodeError
-from penstock.errors import DataError, JobFailed, OptionError, PenstockError, is_repeatable
+from penstock.errors import DataError, JobFailed, OptionError, PenstockError, repetition_of
 from penstock.ids import Generation, OperatorName, SubtaskId, WorkerId
 from penstock.runtime.failures import error_of, failed_frame
 from penstock.testing import run
-from penstock.user_code import raised_at, user_code_error
+from penstock.user_code import raised_at, strangeness, user_code_error
 
 
 def broken(row: dict[str, Any]) -> Any:
@@ -32,6 +33,15 @@ def test_the_line_is_the_innermost_one_of_the_user_and_not_of_the_library() -> N
     assert "test_user_code.py:" in at and at.endswith("in broken")
 
 
+def test_nor_of_a_compiled_library_whose_frames_have_no_directory() -> None:
+    def typo(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.select(["typo"])
+
+    error = failure_of(typo, pa.record_batch({"n": [1]}))
+    assert raised_at(error).endswith("in typo")
+    assert strangeness("pyarrow/table.pxi") == 1
+
+
 def test_without_a_line_of_the_user_it_is_that_of_the_library() -> None:
     error = failure_of(json.loads, "{")
     error.__traceback__ = error.__traceback__.tb_next  # type: ignore[union-attr]
@@ -49,7 +59,7 @@ def test_an_exception_that_was_never_raised_has_no_line() -> None:
 def test_what_lies_outside_the_program_may_pass(error: Exception, may_pass: bool) -> None:
     made = user_code_error("it", error)
     assert made.may_pass is may_pass
-    assert is_repeatable(made) is not may_pass
+    assert (repetition_of(made) is None) is may_pass
 
 
 WORKER = Generation(2), WorkerId(1)

@@ -153,12 +153,13 @@ def panel_of(reading: Reading, hint: str = "", width: int = _WIDTH_MAX) -> Panel
     table.add_row("backpressure", f"{status.backpressure_percent}%", bar)
     table.add_row("checkpoint", *_checkpoint(reading.completed))
     declined = declined_text(reading.declined) if reading.declined is not None else ""
+    declined = first_line(reading.held_up) or declined
     table.add_row("", "", Text(declined, style="yellow"))
     recovery = "" if status.recovery is None else recovery_text(status.recovery)
     table.add_row("recovery", "" if recovery else "none", recovery)
     table.add_row("restarts", str(status.restarts), Text(first_line(status.last_error or ""), style="red"))
     title = Text.assemble(
-        (status.name, "bold"), "  ", (reading.phase, _PHASE_STYLES.get(reading.phase, "yellow")), "  "
+        (status.name, "bold"), "  ", (reading.phase, _PHASE_STYLES.get(status.phase.value, "yellow")), "  "
     ).append(shown_seconds(reading.elapsed_s), style="dim")
     subtitle = Text(hint, style="dim") if hint else None
     return Panel(

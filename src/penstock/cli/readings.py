@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.cli.figures import shown_bytes, shown_count, shown_ms, shown_seconds
 from penstock.ids import CheckpointId, WorkerId
 from penstock.protocol.history import AttemptRecord
+from penstock.protocol.history import Status as RecordStatus
+from penstock.runtime.phases import Phase, Progress
 from penstock.runtime.recovery_figures import RecoveryFigures
 from penstock.spark.job import Status
 
@@ -48,7 +49,14 @@ class Reading:
 
     @property
     def phase(self) -> str:
-        return self.status.phase.value
+        """`running`, or `restoring (40 %)`."""
+        status = self.status
+        return status.phase.value if self.held_up else str(Progress(status.phase, status.detail))
+
+    @property
+    def held_up(self) -> str:
+        """What holds up the checkpoints of a pipeline that runs; empty if nothing does."""
+        return self.status.detail if self.status.phase in (Phase.RUNNING, Phase.STOPPING) else ""
 
 
 class Readings:
@@ -62,8 +70,8 @@ class Readings:
     def take(self, now: float) -> Reading:
         status, history = self._job.status, self._job.checkpoints()
         self._sample(now, status)
-        ended = [record for record in history if record.reason is None]
-        last = history[-1] if history else None
+        ended = [record for record in history if record.is_completed]
+        last = next((record for record in reversed(history) if record.status is not RecordStatus.IN_PROGRESS), None)
         return Reading(
             now - self._started_at,
             status,
@@ -121,6 +129,7 @@ def plain_line(reading: Reading) -> str:
         f"out={shown_count(status.rows_out)} ({shown_count(reading.rows_out_per_s)}/s) {late}"
         f"backpressure={status.backpressure_percent}% checkpoint={checkpoint} restarts={status.restarts}"
         + (f" recovery=({recovery_text(status.recovery)})" if status.recovery is not None else "")
+        + (f" waiting=({first_line(reading.held_up)})" if reading.held_up else "")
     )
 
 
@@ -135,7 +144,3 @@ def declined_text(record: AttemptRecord) -> str:
     reason = record.reason.value if record.reason is not None else ""
     detail = f" ({first_line(record.detail)})" if record.detail else ""
     return f"checkpoint {record.checkpoint} was declined: {reason}{detail}"
-
-
-def last_completed(records: Sequence[AttemptRecord]) -> AttemptRecord | None:
-    return next((record for record in reversed(records) if record.reason is None), None)

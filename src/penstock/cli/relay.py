@@ -49,6 +49,11 @@ class Relay:
         if show_held and held:
             sys.stderr.writelines(held)
 
+    def tail(self, count: int) -> str:
+        """The last lines that were held back."""
+        with self._lock:
+            return "".join(list(self._held or ())[-count:]).rstrip()
+
     def _pass_on(self, lines: IO[str]) -> None:
         with lines:
             for line in lines:

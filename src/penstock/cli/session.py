@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.cli.relay import Relay
 from penstock.errors import PenstockError
+from penstock.spark.gang import EXCLUSIVE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MASTER_DEFAULT = "local[*]"
+_REACH_S = 5.0
+_SAID_MAX = 5
+"""Lines of Spark that are shown with the error if it could not be started."""
 
 _TOLD_BY_US = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
     "org.apache.spark.api.python",
+    "org.apache.spark.sql.execution.datasources.v2",
 )
 
 
@@ -30,6 +36,7 @@ def properties_for(
         "spark.app.name": f"penstock {name}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        EXCLUSIVE: "true",
         "spark.log.level": "WARN" if verbose else "ERROR",
         "spark.executorEnv.PYTHONPATH": _python_path(directories),
     }
@@ -43,6 +50,7 @@ def make_session(
     properties: Mapping[str, str], directories: Sequence[str], file: str | None, *, verbose: bool
 ) -> SparkSession:
     """Start Spark. Raises `PenstockError` with the usual reasons where that fails."""
+    check_master(properties["spark.master"])
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Local workers are children of Spark's process, and have its environment.
     os.environ["PYTHONPATH"] = _python_path(directories)
@@ -58,16 +66,35 @@ def make_session(
         if file is not None and not properties["spark.master"].startswith("local"):
             session.sparkContext.addPyFile(file)
     except Exception as error:
-        relay.release(show_held=True)
+        said = relay.tail(_SAID_MAX)
+        relay.release(show_held=verbose)
         raise PenstockError(
-            f"Spark could not be started with master {properties['spark.master']}: {error}\n"
-            f"Penstock needs Java 17 or newer (JAVA_HOME is {os.environ.get('JAVA_HOME', 'not set')}), and a master "
-            f"that can be reached. What Spark itself has to say stands above."
+            f"Spark could not be started with master {properties['spark.master']}. Penstock needs Java 17 or newer "
+            f"(JAVA_HOME is {os.environ.get('JAVA_HOME', 'not set')}), and a master that can be reached. --verbose "
+            f"shows all that Spark has to say; it ended with: {error}\n{said}"
         ) from error
     if not verbose:
         _quieten(session)
     relay.release(show_held=verbose)
     return session
+
+
+def check_master(master: str) -> None:
+    """Raise `PenstockError` if nobody listens where a standalone master should be: Spark itself tries for a minute."""
+    if not master.startswith("spark://"):
+        return
+    refusals = []
+    for place in master.removeprefix("spark://").split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            with socket.create_connection((host, int(port)), timeout=_REACH_S):
+                return
+        except (OSError, ValueError) as error:
+            refusals.append(f"{place}: {error}")
+    raise PenstockError(
+        f"the Spark master {master} cannot be reached ({'; '.join(refusals)}): start it, or name another one with "
+        f"--master. The address is the one at the top of the master's own page, such as spark://host:7077"
+    )
 
 
 def _quieten(session: SparkSession) -> None:

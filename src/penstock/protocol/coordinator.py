@@ -85,6 +85,7 @@ from penstock.protocol.coordinator_state import (
 from penstock.protocol.coordinator_trigger import after_interval, order_wake_up, trigger_if_due
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Manifest, PipelineShape, SubtaskReport
+from penstock.protocol.under_way import named
 
 
 def start(
@@ -210,7 +211,7 @@ def _expire_collecting(state: State, now_ms: int) -> Step:
     collecting = state.collecting
     if collecting is None or now_ms < collecting.attempt.expires_at_ms:
         return state, ()
-    missing = f"no acknowledgement from {_some_of(collecting.waiting)} within {state.policy.expiry_ms} ms"
+    missing = f"no acknowledgement from {named(collecting.waiting)} within {state.policy.expiry_ms} ms"
     held_up = f"the outcome of the checkpoint before was not known within {state.policy.expiry_ms} ms of the trigger"
     return _give_up(state, collecting, DeclineReason.EXPIRED, missing if collecting.waiting else held_up, now_ms)
 
@@ -448,9 +449,3 @@ def _ids_of(reservation: Reservation) -> str:
     if reservation.count == 1:
         return f"checkpoint id {reservation.checkpoint}"
     return f"checkpoint ids {reservation.checkpoint} to {reservation.last}"
-
-
-def _some_of(subtasks: frozenset[SubtaskId]) -> str:
-    """A few names and a count: of a thousand silent subtasks nobody reads all."""
-    named = ", ".join(str(subtask) for subtask in sorted(subtasks)[:5])
-    return named if len(subtasks) <= 5 else f"{named} and {len(subtasks) - 5} more"

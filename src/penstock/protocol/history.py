@@ -1,4 +1,4 @@
-"""What became of each attempt at a checkpoint, with the figures that users look for.
+"""What became, or becomes, of each attempt at a checkpoint, with the figures that users look for.
 
 A record holds figures, never the reports themselves: those may carry state. Sums are over bytes; of times the longest
 counts, because subtasks work side by side.
@@ -17,6 +17,8 @@ from penstock.protocol.manifest import Cut, Figures, SubtaskReport
 
 
 class Status(enum.Enum):
+    IN_PROGRESS = "in progress"
+    """Triggered, and not ended: see the detail for what it waits for."""
     COMPLETED = "completed"
     DECLINED = "declined"
     """By a subtask, by expiry, by a failed write or by the user: see the reason."""
@@ -33,20 +35,27 @@ class SubtaskFigures:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """One attempt, ended. `subtasks` are those that had acknowledged by then."""
+    """One attempt. `subtasks` are those that have acknowledged."""
 
     checkpoint: CheckpointId
     flags: BarrierFlag
     status: Status
     triggered_at_ms: int
+    """In milliseconds since 1970, where a job shows it to its user; inside, by the monotonic clock of the driver."""
     ended_at_ms: int
+    """Likewise; now, while the attempt is in progress."""
     subtasks: tuple[SubtaskFigures, ...] = ()
     reason: DeclineReason | None = None
     detail: str = ""
 
     @property
+    def is_completed(self) -> bool:
+        """Whether it is durable: neither in progress nor declined."""
+        return self.status is Status.COMPLETED
+
+    @property
     def duration_ms(self) -> int:
-        """End to end: from the trigger until the manifest was durable, or until the attempt was given up."""
+        """End to end: from the trigger until the manifest was durable, or the attempt was given up, or until now."""
         return self.ended_at_ms - self.triggered_at_ms
 
     @property

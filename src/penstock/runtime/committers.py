@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from penstock.connectors.sink import Committer
-from penstock.errors import PenstockError, UserCodeError
+from penstock.errors import NoAnswer, PenstockError, UserCodeError
 from penstock.ids import Generation, OperatorName
 from penstock.protocol.commit import CommitPermit
 from penstock.runtime.ports import Clock
@@ -89,6 +89,24 @@ class Committers:
         with self._changed:
             stuck = [(sink, call) for sink, call in self._calls.items() if now - call.since_ms >= ms_min]
         return "; ".join(_told(sink, call, now) for sink, call in stuck) or None
+
+    def longest_ms(self, sink: OperatorName) -> int:
+        """For how long the call of `sink` that is under way has not returned; 0 if there is none."""
+        with self._changed:
+            call = self._calls.get(sink)
+        return 0 if call is None else self._clock.now_ms() - call.since_ms
+
+    def hanging(self, ms_min: int) -> list[OperatorName]:
+        """The sinks with a call that has not returned for `ms_min` or longer."""
+        return sorted(sink for sink in self._committers if self.longest_ms(sink) >= ms_min > 0)
+
+    def no_answer(self, text: str, ms_min: int) -> NoAnswer | None:
+        """The error for a failure whose cause is a sink that hangs for `ms_min` or longer; None if none does."""
+        sinks, calls = self.hanging(ms_min), self.under_way(ms_min)
+        if not sinks or calls is None:
+            return None
+        # The same sinks and not the same text: the durations differ each time.
+        return NoAnswer(text if calls in text else f"{text}: {calls}", f"sinks {', '.join(sinks)}")
 
     @contextlib.contextmanager
     def _turn(self, sink: OperatorName, what: str, generation: Generation, wait_ms: int) -> Iterator[None]:

@@ -64,6 +64,7 @@ from penstock.protocol.manifest_codec import (
     encode_reservation,
     encode_void,
 )
+from penstock.protocol.under_way import Hindrance, attempts_under_way, hindrance
 from penstock.runtime.committers import Committers
 from penstock.runtime.directory import Directory, create_or_read, read_if_there
 from penstock.runtime.frames import (
@@ -76,6 +77,7 @@ from penstock.runtime.frames import (
     TriggerFrame,
 )
 from penstock.runtime.ports import Background, Clock, Transport
+from penstock.runtime.reminders import Reminders
 from penstock.runtime.retire import Retirements
 from penstock.runtime.services import Journal
 from penstock.runtime.takeover import Claimed
@@ -85,8 +87,8 @@ from penstock.storage.port import Store
 
 _log = logging.getLogger("penstock")
 
-_SLOW_CALL_MS = 5_000
-"""A call of a committer that has not returned for this long is named among the causes of a failure."""
+SLOW_CALL_MS = 5_000
+"""A call of a store or committer that has not returned for this long is worth a word."""
 
 Ending: TypeAlias = FailJob | StopFenced | Finish
 
@@ -128,6 +130,7 @@ class Coordinator:
         self.refusals = 0
         """Acknowledgements and the like that counted for nothing (I12)."""
         self._is_over = False
+        self._reminders = Reminders()
         self._state, actions = machine.start(
             policy,
             claimed.generation,
@@ -149,6 +152,26 @@ class Coordinator:
     @property
     def history(self) -> tuple[AttemptRecord, ...]:
         return self._state.history
+
+    @property
+    def attempts_under_way(self) -> tuple[AttemptRecord, ...]:
+        return attempts_under_way(self._state, self._clock.now_ms())
+
+    @property
+    def held_up(self) -> str:
+        """The store or sink that holds up checkpoints, in a sentence; empty if none does. For any thread."""
+        now = self._clock.now_ms()
+        found = hindrance(self._state, now, SLOW_CALL_MS)
+        return "" if found is None else _told(found, now)
+
+    def look(self) -> None:
+        """Say so if the store or a sink holds up checkpoints: at once, and again when that has lasted twice as long."""
+        now = self._clock.now_ms()
+        found = hindrance(self._state, now, SLOW_CALL_MS)
+        if found is None:
+            self._reminders.forget_all()
+        elif self._reminders.is_due((found.what, found.since_ms), now - found.since_ms):
+            _log.warning("pipeline %s: %s", self._plan.name, _told(found, now))
 
     # --- what is asked and heard ---
 
@@ -208,6 +231,8 @@ class Coordinator:
         if self._journal is not None:
             self._journal("coordinator", event, actions)
         self._execute(actions)
+        if isinstance(event, VoidFailed | ReservationFailed | CommitFailed):
+            self.look()
 
     def _log_attempt(self, record: AttemptRecord) -> None:
         what = f"pipeline {self._plan.name}, generation {self.generation}: checkpoint {record.checkpoint}"
@@ -269,7 +294,7 @@ class Coordinator:
 
     def _with_calls_under_way(self, reason: str) -> str:
         """With the sinks that hang, if there are any: the protocol knows of none but that there was no answer."""
-        stuck = self._committers.under_way(min(_SLOW_CALL_MS, self._state.policy.expiry_ms))
+        stuck = self._committers.under_way(min(SLOW_CALL_MS, self._state.policy.expiry_ms))
         return reason if stuck is None else f"{reason} ({stuck})"
 
     def _tell_all(self, frame: Frame) -> None:
@@ -354,8 +379,12 @@ class Coordinator:
         except Exception as error:
             # Committers are user code: whatever they raise means that this commit must be tried again.
             text = f"{type(error).__name__}: {error}"
-            if not self._is_over:
-                what = f"pipeline {self._plan.name}: the commit of checkpoint {checkpoint}"
-                _log.warning("%s failed and is tried again: %s", what, text)
             return lambda now: CommitFailed(checkpoint, text, now)
         return lambda now: Committed(checkpoint, now)
+
+
+def _told(found: Hindrance, now_ms: int) -> str:
+    lasts = f"{found.what}, for {(now_ms - found.since_ms) / 1000:.0f} s"
+    times = "once" if found.failures == 1 else f"{found.failures} times"
+    how_often = f"tried {times} in vain, and again soon" if found.failures else "no answer yet"
+    return f"{lasts} ({how_often}): {found.error}. Checkpoints wait for it"

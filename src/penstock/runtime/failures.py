@@ -1,4 +1,4 @@
-"""Failures of a worker on their way to the driver: told by one process, raised by another."""
+"""Failures of a worker on their way to the driver, and from there to the user."""
 
 from __future__ import annotations
 
@@ -31,3 +31,13 @@ def error_of(frame: FailedFrame) -> PenstockError:
         # It names the operator, and where it matters the record.
         return kind(frame.error)
     return JobFailed(f"{where}: {frame.error}") if kind is PenstockError else kind(f"{where}: {frame.error}")
+
+
+def given_up(error: Exception, reason: str) -> Exception:
+    """What the pipeline ends with. An error of the user's own code or data is raised as it is."""
+    if isinstance(error, UserCodeError | DataError):
+        error.add_note(f"The pipeline gave up: {reason}.")
+        return error
+    failure = JobFailed(f"the pipeline gave up: {reason}. The last one: {error}")
+    failure.__cause__ = error
+    return failure

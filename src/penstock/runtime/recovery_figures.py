@@ -20,6 +20,16 @@ class RecoveryFigures:
     """Until the last recovered record was processed."""
     bytes_left: int = 0
     """In-flight data that are still to be read or processed."""
+    state_bytes: int = 0
+    """State that is to be read before the subtasks can work."""
+    state_bytes_read: int = 0
+
+    @property
+    def share_read(self) -> float:
+        """The share of the state that was read, from 0 to 1; 0 while it is not known how much there is."""
+        if self.read_ms is not None:
+            return 1.0
+        return self.state_bytes_read / self.state_bytes if self.state_bytes else 0.0
 
 
 def combined(parts: Iterable[RecoveryFigures]) -> RecoveryFigures | None:
@@ -33,6 +43,8 @@ def combined(parts: Iterable[RecoveryFigures]) -> RecoveryFigures | None:
         min((each.first_record_ms for each in found if each.first_record_ms is not None), default=None),
         _last(each.drained_ms for each in found),
         sum(each.bytes_left for each in found),
+        sum(each.state_bytes for each in found),
+        sum(each.state_bytes_read for each in found),
     )
 
 

@@ -39,12 +39,29 @@ class Restored:
     """The event time that was reached; None if none was."""
 
 
+@dataclass(slots=True)
+class Reading:
+    """How far a subtask has come with reading its state. Written by one thread, read by others."""
+
+    bytes_total: int = 0
+    bytes_read: int = 0
+
+
 Put: TypeAlias = Callable[[OperatorName, str, StateKind, list[pa.RecordBatch]], None]
 """Adds a piece to the state of an operator."""
 
 
-def restore(store: Store, manifest: Manifest | None, plan: PhysicalPlan, subtask: SubtaskId, put: Put) -> Restored:
+def restore(
+    store: Store,
+    manifest: Manifest | None,
+    plan: PhysicalPlan,
+    subtask: SubtaskId,
+    put: Put,
+    reading: Reading | None = None,
+) -> Restored:
     """Read the share of `subtask`, all of it empty without a manifest. Its state is handed to `put`.
+
+    `reading` is told how far that has come.
 
     Whatever cannot be read is an error, never an empty state (I8).
     """
@@ -53,7 +70,7 @@ def restore(store: Store, manifest: Manifest | None, plan: PhysicalPlan, subtask
     if manifest is None:
         return restored
     try:
-        _restore(store, manifest, plan, subtask, put, restored)
+        _restore(store, manifest, plan, subtask, put, restored, reading or Reading())
     except PenstockError as error:
         raise RestoreError(f"{subtask} cannot be restored from checkpoint {manifest.checkpoint}: {error}") from error
     return restored
@@ -65,15 +82,27 @@ def _reached(watermark: int | None) -> int | None:
 
 
 def _restore(
-    store: Store, manifest: Manifest, plan: PhysicalPlan, subtask: SubtaskId, put: Put, restored: Restored
+    store: Store,
+    manifest: Manifest,
+    plan: PhysicalPlan,
+    subtask: SubtaskId,
+    put: Put,
+    restored: Restored,
+    reading: Reading,
 ) -> None:
     chain = plan.chains[subtask.chain]
     restored.watermark = _reached(watermark_of(manifest, chain.name, subtask.index, chain.parallelism))
+    key_groups = plan.key_groups(subtask)
+    pieces = {
+        node.name: states_of(manifest, node.name, subtask.index, chain.parallelism, key_groups) for node in chain.nodes
+    }
+    reading.bytes_total = sum(piece.segment.length for found in pieces.values() for piece in found)
     for node in chain.nodes:
         if node.source is not None:
             restored.splits = splits_of(manifest, node.name)
-        for piece in states_of(manifest, node.name, subtask.index, chain.parallelism, plan.key_groups(subtask)):
+        for piece in pieces[node.name]:
             put(node.name, piece.name, piece.kind, decode_batches(read_segment(store, piece.segment)))
+            reading.bytes_read += piece.segment.length
     for edge in (edge for edge in plan.edges if edge.downstream == subtask.chain):
         arriving = {c.sender.index: c.id for c in plan.inputs[subtask] if c.edge.id == edge.id}
         shape = EdgeShape(edge.id, edge.partitioning, plan.chains[edge.upstream].parallelism, chain.parallelism)

@@ -30,7 +30,7 @@ from penstock.runtime.joining import Joining, joined
 from penstock.runtime.output_channel import OutputChannel
 from penstock.runtime.participation import Participation
 from penstock.runtime.recovery_figures import RecoveryFigures
-from penstock.runtime.restore import Restored
+from penstock.runtime.restore import Reading, Restored
 from penstock.runtime.router import Router
 from penstock.runtime.services import Services
 from penstock.runtime.slices import SlicePolicy
@@ -100,6 +100,7 @@ class Subtask:
         self.is_restored = False
         self.has_ended = False
         self.rows_in = 0
+        self.reading = Reading()
         self._began_ms = services.clock.now_ms()
         self._read_ms: int | None = None
         self._first_record_ms: int | None = None
@@ -133,7 +134,15 @@ class Subtask:
 
     def recovery(self) -> RecoveryFigures:
         filter_ms, left = self.backlogs.filter_us // 1000, self.backlogs.bytes_left
-        return RecoveryFigures(self._read_ms, filter_ms, self._first_record_ms, self._drained_ms, left)
+        return RecoveryFigures(
+            self._read_ms,
+            filter_ms,
+            self._first_record_ms,
+            self._drained_ms,
+            left,
+            self.reading.bytes_total,
+            self.reading.bytes_read,
+        )
 
     def _elapsed_ms(self) -> int:
         return self._services.clock.now_ms() - self._began_ms

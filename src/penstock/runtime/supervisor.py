@@ -14,26 +14,25 @@ takeover creates too.
 
 from __future__ import annotations
 
-import enum
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar, assert_never
+from dataclasses import dataclass, field, replace
+from typing import Protocol, assert_never
 
 from penstock.connectors.sink import Committer
 from penstock.errors import (
-    DataError,
     FencedError,
     JobFailed,
+    NoAnswer,
+    NoFreeSlots,
     PenstockError,
     RestoreError,
     StorageError,
-    UserCodeError,
     is_final,
-    is_repeatable,
+    repetition_of,
 )
-from penstock.ids import COORDINATOR, Generation, OperatorName, WorkerId
+from penstock.ids import COORDINATOR, NO_CHECKPOINT, CheckpointId, Generation, OperatorName, WorkerId
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.claims import Reservation
 from penstock.protocol.coordinator_events import FailJob, Finish, RequestDeclined, RequestResult, StopFenced
@@ -42,13 +41,18 @@ from penstock.protocol.declines import DeclineReason
 from penstock.protocol.history import AttemptRecord
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.restart import GiveUp, RestartAfter, RestartPolicy, counted, decide_restart
+from penstock.runtime.attempt import Attempt, Shared
 from penstock.runtime.attempt_store import AttemptStore
 from penstock.runtime.committers import Committers
-from penstock.runtime.coordinator import Coordinator, Ending
-from penstock.runtime.failures import error_of
+from penstock.runtime.coordinator import SLOW_CALL_MS, Coordinator, Ending
+from penstock.runtime.failures import error_of, given_up
 from penstock.runtime.frames import BusyFrame, FailedFrame, Frame, HeartbeatFrame, HelloFrame, StopFrame
 from penstock.runtime.late_rows import LateRows
+from penstock.runtime.liveness import SignsOfLife
+from penstock.runtime.phases import HoldUp, Phase, Progress, Startup
 from penstock.runtime.ports import AttemptBackground, Background, Clock, Transport
+from penstock.runtime.reminders import Reminders
+from penstock.runtime.requests import Requests
 from penstock.runtime.services import Journal
 from penstock.runtime.takeover import Claimed, RestoreOptions, take_over
 from penstock.runtime.timers import Timers
@@ -56,8 +60,6 @@ from penstock.storage.port import Store
 from penstock.user_code import same_failure
 
 _log = logging.getLogger("penstock")
-
-T = TypeVar("T")
 
 
 class Gang(Protocol):
@@ -77,16 +79,6 @@ class Gang(Protocol):
         ...
 
 
-class Phase(enum.Enum):
-    """Where a pipeline is in its life."""
-
-    CLAIMING = "claiming"
-    RUNNING = "running"
-    WAITING = "waiting to restart"
-    FINISHED = "finished"
-    FAILED = "failed"
-
-
 @dataclass(frozen=True, slots=True)
 class SupervisorSettings:
     """How patient the driver is."""
@@ -97,48 +89,13 @@ class SupervisorSettings:
     silence_ms_max: int = 10_000
     """A worker that was not heard of for so long counts as dead."""
     start_ms_max: int = 120_000
-    """So long a worker may take to be heard of for the first time."""
+    """Time for a worker to be heard of for the first time, from when there are slots for all of them; and the time
+    that a pipeline waits for those slots."""
     claim_ms_max: int = 120_000
     """A takeover fails if neither the store nor a sink's `sweep` has answered for this long. How long it takes
     altogether is not limited: it reads the whole of the checkpoint."""
     stuck_ms_max: int = 600_000
     """A worker whose mailbox is in one call for longer than this counts as stuck, although its process lives."""
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    """Somebody waits for a checkpoint."""
-
-    kind: RequestKind
-    answer: Callable[[RequestResult], None]
-    is_passed_on: bool = False
-    """Whether the coordinator of the current attempt knows of it."""
-
-
-class _Shared:
-    """A background that attempts share: where nothing can hang, as in a simulator."""
-
-    def __init__(self, background: Background) -> None:
-        self._background = background
-
-    def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-        self._background.submit(work, done)
-
-    def close(self) -> None:
-        pass
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Attempt:
-    """What belongs to one attempt alone."""
-
-    background: AttemptBackground
-    store: AttemptStore
-    started_at_ms: int
-
-    def close(self) -> None:
-        self.store.close()
-        self.background.close()
 
 
 class Supervisor:
@@ -170,28 +127,32 @@ class Supervisor:
         self._gang = gang
         self._clock = clock
         self._transport = transport
-        self._attempt_background = attempt_background or (lambda: _Shared(background))
+        self._attempt_background = attempt_background or (lambda: Shared(background))
         self._store = store
         self._journal = journal
         self._token = token or secrets.token_hex(16)
         self._has_owned = False
         self.timers = Timers(clock)
-        self.phase = Phase.CLAIMING
+        self._stage = Phase.CLAIMING
+        """The phase while there is no coordinator."""
         self.error: Exception | None = None
         self.coordinator: Coordinator | None = None
         self.restarts = 0
         self._history: tuple[AttemptRecord, ...] = ()
-        self._requests: list[_Request] = []
+        self._requests = Requests()
         self._failures_at_ms: tuple[int, ...] = ()
-        self._attempt: _Attempt | None = None
+        self._attempt: Attempt | None = None
         self._progress_at_ms: int | None = None
         """Start of the last attempt in which a checkpoint completed."""
-        self._heard_at_ms: dict[WorkerId, int] = {}
-        self._repeated = ""
-        """The text of the last failure, if no checkpoint has completed since."""
+        self._workers = [WorkerId(worker) for worker in range(plan.workers)]
+        self._begin_workers(restores=False)
+        self._has_run = False
+        """Whether all workers of any attempt were up."""
+        self._newest: CheckpointId | None = None
+        """None before the directory was read."""
+        self._repeated: str | None = None
+        """What the last failure repeats if it comes again; None if a checkpoint has completed since."""
         self._repeats = 0
-        self._warned_ms: dict[WorkerId, int] = {}
-        """For how long a worker that is in one call had been in it when that was logged last."""
         self._late_rows = LateRows(plan.name, clock)
 
     @property
@@ -201,8 +162,39 @@ class Supervisor:
         return (*self._history, *current)[-self._settings.policy.history_max :]
 
     @property
+    def checkpoints(self) -> tuple[AttemptRecord, ...]:
+        """The history and the attempts in progress, with the times that people know. Newest last."""
+        coordinator = self.coordinator
+        records = (*self.history, *(coordinator.attempts_under_way if coordinator is not None else ()))
+        since_1970_ms = self._clock.wall_ms() - self._clock.now_ms()
+        dated = (
+            replace(
+                record,
+                triggered_at_ms=record.triggered_at_ms + since_1970_ms,
+                ended_at_ms=record.ended_at_ms + since_1970_ms,
+            )
+            for record in records
+        )
+        return tuple(sorted(dated, key=lambda record: record.checkpoint))
+
+    @property
+    def phase(self) -> Phase:
+        return self.progress.phase
+
+    @property
+    def progress(self) -> Progress:
+        """The phase, and how far it has come; of one that runs, what holds up its checkpoints. For any thread."""
+        coordinator, startup = self.coordinator, self._startup
+        if coordinator is None:
+            return Progress(self._stage)
+        if not startup.is_complete:
+            return startup.progress
+        phase = Phase.STOPPING if self._requests.has_drain else Phase.RUNNING
+        return Progress(phase, self._committers.under_way(SLOW_CALL_MS) or coordinator.held_up)
+
+    @property
     def has_ended(self) -> bool:
-        return self.phase in (Phase.FINISHED, Phase.FAILED)
+        return self.coordinator is None and self._stage in (Phase.FINISHED, Phase.FAILED)
 
     # --- attempts ---
 
@@ -210,8 +202,8 @@ class Supervisor:
         """Begin an attempt: own the directory first, then start the workers."""
         if self.has_ended:
             return
-        self.phase = Phase.CLAIMING
-        self._attempt = attempt = _Attempt(self._attempt_background(), AttemptStore(self._store), self._clock.now_ms())
+        self._stage = Phase.CLAIMING
+        self._attempt = attempt = Attempt(self._attempt_background(), AttemptStore(self._store), self._clock.now_ms())
         store, committers, token, has_owned = attempt.store, self._committers, self._token, self._has_owned
         shape, former_names, options = self._plan.shape(), self._plan.former_names(), self._settings.restore
 
@@ -233,14 +225,14 @@ class Supervisor:
         attempt.background.submit(work, lambda claimed: self._on_claimed(attempt, claimed))
         self._watch_claim(attempt)
 
-    def _watch_claim(self, attempt: _Attempt) -> None:
+    def _watch_claim(self, attempt: Attempt) -> None:
         """Look every now and then whether the takeover has come further."""
         limit_ms = self._settings.claim_ms_max
         returned, since_ms = attempt.store.returned, self._clock.now_ms()
 
         def look() -> None:
             nonlocal returned, since_ms
-            if self._attempt is not attempt or self.phase is not Phase.CLAIMING:
+            if self._attempt is not attempt or self.coordinator is not None:
                 return
             now = self._clock.now_ms()
             if attempt.store.returned != returned:
@@ -248,13 +240,13 @@ class Supervisor:
             if now - since_ms < limit_ms:
                 self.timers.after(max(1, limit_ms // 4), look)
                 return
-            cause = self._committers.under_way(limit_ms // 2) or "the store does not answer"
-            told = f"the takeover of the checkpoint directory made no progress for {limit_ms / 1000:g} s: {cause}"
-            self._failed(PenstockError(told))
+            told = f"the takeover of the checkpoint directory made no progress for {limit_ms / 1000:g} s"
+            hanging = self._committers.no_answer(told, limit_ms // 2)
+            self._failed(hanging or PenstockError(f"{told}: the store does not answer"))
 
         self.timers.after(max(1, limit_ms // 4), look)
 
-    def _on_claimed(self, attempt: _Attempt, claimed: Claimed | Exception) -> None:
+    def _on_claimed(self, attempt: Attempt, claimed: Claimed | Exception) -> None:
         if self.has_ended or self._attempt is not attempt:
             return
         if isinstance(claimed, RestoreError | FencedError):
@@ -270,7 +262,8 @@ class Supervisor:
             return
         self._has_owned = True
         self._log_start(claimed)
-        self.phase = Phase.RUNNING
+        self._newest = NO_CHECKPOINT if claimed.manifest is None else claimed.manifest.checkpoint
+        self._begin_workers(restores=claimed.manifest is not None)
         self.coordinator = Coordinator(
             self._plan,
             claimed,
@@ -284,14 +277,16 @@ class Supervisor:
             self._on_ending,
             self._journal,
         )
-        now = self._clock.now_ms()
-        first_word_by = now + self._settings.start_ms_max - self._settings.silence_ms_max
-        self._heard_at_ms = {WorkerId(worker): first_word_by for worker in range(self._plan.workers)}
-        self._warned_ms = {}
         self._late_rows.begin_attempt()
         self._gang.launch(claimed.generation, self._plan, claimed.manifest, claimed.reservation)
-        self._pass_on_requests()
+        self._requests.pass_on(self.coordinator)
         self._watch(claimed.generation)
+
+    def _begin_workers(self, *, restores: bool) -> None:
+        settings = self._settings
+        self._startup = Startup(len(self._workers), restores=restores)
+        self._signs = SignsOfLife(self._workers, self._clock, settings.start_ms_max, settings.silence_ms_max)
+        self._reminders = Reminders(settings.silence_ms_max)
 
     def _log_start(self, claimed: Claimed) -> None:
         for skipped in claimed.skipped:
@@ -306,39 +301,59 @@ class Supervisor:
         due_ms = self._clock.now_ms() + interval_ms
 
         def look() -> None:
-            if self.phase is not Phase.RUNNING or self.coordinator is None or self.coordinator.generation != generation:
+            if self.coordinator is None or self.coordinator.generation != generation:
                 return
-            # For as long as this comes late the driver was busy, or asleep: signs of life may still be waiting.
-            late_ms = self._clock.now_ms() - due_ms
-            self._heard_at_ms = {worker: at_ms + late_ms for worker, at_ms in self._heard_at_ms.items()}
-            for worker in range(self._plan.workers):
-                self._transport.send(WorkerId(worker), HeartbeatFrame(generation, COORDINATOR))
-            silent_since = self._clock.now_ms() - self._settings.silence_ms_max
-            silent = [worker for worker, at_ms in self._heard_at_ms.items() if at_ms < silent_since]
-            if silent:
-                names = ", ".join(str(worker) for worker in silent)
-                self._failed(PenstockError(f"no sign of life from worker {names}: it hangs, or its host is gone"))
-            else:
-                self._watch(generation)
+            self._signs.excuse(self._clock.now_ms() - due_ms)
+            for worker in self._workers:
+                self._transport.send(worker, HeartbeatFrame(generation, COORDINATOR))
+            if silent := self._signs.silent:
+                self._failed(self._silence_of(silent))
+                return
+            self.coordinator.look()
+            self._warn_of_hanging_sinks()
+            self._watch(generation)
 
         self.timers.after(interval_ms, look)
+
+    def _silence_of(self, workers: list[WorkerId]) -> PenstockError:
+        names = ", ".join(str(worker) for worker in workers)
+        seconds = f"{self._settings.start_ms_max / 1000:g} s (start_timeout)"
+        if self._startup.hold_up is not None:
+            return NoFreeSlots(f"the workers have not started within {seconds}: {self._startup.hold_up.text}")
+        if missing := self._startup.missing(workers):
+            names = ", ".join(str(worker) for worker in missing)
+            cure = "Spark has started its task; its process is slow to come up, or cannot reach the driver"
+            return PenstockError(f"worker {names} has not come up within {seconds}: {cure}")
+        return PenstockError(f"no sign of life from worker {names}: it hangs, or its host is gone")
+
+    def _warn_of_hanging_sinks(self) -> None:
+        for sink in self._committers.hanging(self._settings.silence_ms_max):
+            lasted_ms = self._committers.longest_ms(sink)
+            if self._reminders.is_due(("sink", sink), lasted_ms):
+                told = self._committers.under_way(lasted_ms)
+                cure = "checkpoints and output wait for it. Give its client a timeout"
+                _log.warning("pipeline %s: %s; %s", self._plan.name, told, cure)
 
     # --- what is heard ---
 
     def deliver(self, frame: Frame) -> None:
         """Take one frame from a worker."""
         coordinator = self.coordinator
-        if coordinator is None or self.phase is not Phase.RUNNING or frame.generation != coordinator.generation:
+        if coordinator is None or frame.generation != coordinator.generation:
             return
         worker = getattr(frame, "worker", None)
         # One that says hello then waits for the others, and says nothing more until they have all come.
         if worker is not None and not isinstance(frame, HelloFrame):
-            self._heard_at_ms[worker] = self._clock.now_ms()
+            self._signs.heard(worker)
+        if self._startup.hold_up is not None:
+            self.on_gang_held_up(frame.generation, None)
+        self._startup.heard(frame)
+        self._has_run = self._has_run or self._startup.is_complete
         if isinstance(frame, BusyFrame):
             self._on_busy(frame)
             return
         if isinstance(frame, HeartbeatFrame):
-            self._warned_ms.pop(frame.worker, None)
+            self._reminders.forget(frame.worker)
             self._late_rows.heard(frame)
         if isinstance(frame, FailedFrame):
             self._on_worker_failed(frame)
@@ -357,29 +372,48 @@ class Supervisor:
         where = ", ".join(part for part in (frame.doing, frame.line) if part)
         text = f"worker {frame.worker} has been in one call for {frame.busy_ms / 1000:.0f} s: {where}"
         if frame.busy_ms > self._settings.stuck_ms_max:
-            self._failed(PenstockError(f"{text}: it is stuck. If the call does return in time, raise call_timeout"))
-        elif frame.busy_ms >= max(self._settings.silence_ms_max, 2 * self._warned_ms.get(frame.worker, 0)):
-            self._warned_ms[frame.worker] = frame.busy_ms
+            cure = "it is stuck. If the call does return in time, raise call_timeout"
+            self._failed(NoAnswer(f"{text}: {cure}", f"worker {frame.worker}: {frame.doing}"))
+        elif frame.busy_ms >= self._settings.silence_ms_max and self._reminders.is_due(frame.worker, frame.busy_ms):
             cure = "its other work and all checkpoints wait for that; use smaller batches, or map_async"
             _log.warning("pipeline %s: %s; %s", self._plan.name, text, cure)
 
     def on_gang_failed(self, generation: Generation, error: Exception) -> None:
         """The gang reports that an attempt cannot go on."""
-        if self.coordinator is not None and self.coordinator.generation == generation and self.phase is Phase.RUNNING:
+        if self.coordinator is None or self.coordinator.generation != generation:
+            return
+        if isinstance(error, PenstockError) and is_final(type(error)):
+            self._give_up(error)
+        else:
             self._failed(error)
+
+    def on_gang_held_up(self, generation: Generation, hold_up: HoldUp | None) -> None:
+        """The gang reports that there is no room for its workers; None when there is."""
+        if self.coordinator is None or self.coordinator.generation != generation:
+            return
+        if hold_up is None:
+            if self._startup.hold_up is not None:
+                # Only now their processes begin to come up.
+                self._signs.await_first(self._startup.missing(self._workers))
+                self._reminders.forget("hold-up")
+        elif self._attempt is not None:
+            lasted_ms = self._clock.now_ms() - self._attempt.started_at_ms
+            if self._reminders.is_due("hold-up", lasted_ms):
+                _log.warning("pipeline %s waits: %s", self._plan.name, hold_up.text)
+        self._startup.hold_up = hold_up
 
     def _on_ending(self, ending: Ending) -> None:
         match ending:
             case Finish():
                 # Its store stays open: the last retirement is under way.
-                self._end_coordinator()
-                self.phase = Phase.FINISHED
+                self._end_coordinator(Phase.FINISHED)
                 self._late_rows.end()
-                self._decline_requests("the pipeline has finished")
+                self._requests.decline("the pipeline has finished", is_end=True)
             case StopFenced(reason):
                 self._give_up(FencedError(reason))
             case FailJob(reason):
-                self._failed(JobFailed(reason))
+                hanging = self._committers.no_answer(reason, min(SLOW_CALL_MS, self._settings.policy.expiry_ms))
+                self._failed(hanging or JobFailed(reason))
             case _:
                 assert_never(ending)
 
@@ -393,93 +427,74 @@ class Supervisor:
         if self.has_ended:
             answer(RequestDeclined(DeclineReason.DRAINED, f"the pipeline has {self.phase.value}"))
             return
-        request = _Request(kind, answer)
-        self._requests.append(request)
-        self._pass_on_requests()
-
-    def _pass_on_requests(self) -> None:
-        if self.coordinator is None or self.phase is not Phase.RUNNING:
-            return
-        for request in [request for request in self._requests if not request.is_passed_on]:
-            request.is_passed_on = True
-            self.coordinator.request(request.kind, self._answering(request))
-
-    def _answering(self, request: _Request) -> Callable[[RequestResult], None]:
-        def answer(result: RequestResult) -> None:
-            # An attempt that ended may have been answered for already.
-            if request in self._requests:
-                self._requests.remove(request)
-                request.answer(result)
-
-        return answer
-
-    def _decline_requests(self, detail: str) -> None:
-        """Answer those who would wait for ever: all at the end, else those that the failed attempt had in hand."""
-        for request in [request for request in self._requests if request.is_passed_on or self.has_ended]:
-            self._requests.remove(request)
-            request.answer(RequestDeclined(DeclineReason.CANCELLED, detail))
+        self._requests.add(kind, answer)
+        if self.coordinator is not None:
+            self._requests.pass_on(self.coordinator)
 
     def stop(self) -> None:
         """End the pipeline where it is, without another checkpoint."""
         if not self.has_ended:
-            self._end_attempt()
-            self.phase = Phase.FINISHED
-            self._decline_requests("the pipeline was stopped")
+            self._end_attempt(Phase.FINISHED)
+            self._requests.decline("the pipeline was stopped", is_end=True)
 
     # --- endings ---
 
     def _failed(self, error: Exception) -> None:
-        self._end_attempt()
+        if isinstance(error, NoFreeSlots) and not self._has_run:
+            # A pipeline that has run gets its executors back; one that never has would only wait again.
+            self._give_up(error)
+            return
+        self._end_attempt(Phase.WAITING)
         now, policy, progress = self._clock.now_ms(), self._settings.restart, self._progress_at_ms
         self.error = error
         self._failures_at_ms = (*counted(self._failures_at_ms, policy, now, progress), now)
-        story = same_failure(str(error))
-        self._repeats = self._repeats + 1 if is_repeatable(error) and story == self._repeated else 1
-        self._repeated = story
+        repetition = repetition_of(error)
+        repetition = repetition and same_failure(repetition)
+        self._repeats = self._repeats + 1 if repetition is not None and repetition == self._repeated else 1
+        self._repeated = repetition
         decision = decide_restart(self._failures_at_ms, policy, now, progress, self._repeats)
         match decision:
             case GiveUp(reason):
-                self._give_up(_given_up(error, reason))
+                self._give_up(given_up(error, reason))
             case RestartAfter(delay_ms):
-                _log.warning("pipeline %s failed and restarts in %d ms: %s", self._plan.name, delay_ms, error)
-                self.phase = Phase.WAITING
+                self._log_restart(error, delay_ms)
                 self.restarts += 1
-                self._decline_requests(f"the pipeline failed and restarts: {error}")
+                self._requests.decline(f"the pipeline failed and restarts: {error}", is_end=False)
                 self.timers.after(delay_ms, self.start)
+
+    def _log_restart(self, error: Exception, delay_ms: int) -> None:
+        """One line: what failed, and where it goes on; the rest is for those who look for it."""
+        known = {None: "from its newest checkpoint", NO_CHECKPOINT: "from the beginning"}
+        start = known.get(self._newest, f"from checkpoint {self._newest}")
+        first, *more = str(error).splitlines() or [type(error).__name__]
+        _log.warning("pipeline %s failed and restarts in %d ms %s: %s", self._plan.name, delay_ms, start, first)
+        if more:
+            _log.debug("pipeline %s: the whole of that failure: %s", self._plan.name, error)
 
     def _give_up(self, error: Exception) -> None:
         _log.error("pipeline %s has failed: %s", self._plan.name, error)
-        self._end_attempt()
+        self._end_attempt(Phase.FAILED)
         self.error = error
-        self.phase = Phase.FAILED
-        self._decline_requests(f"the pipeline has failed: {error}")
+        self._requests.decline(f"the pipeline has failed: {error}", is_end=True)
 
-    def _end_attempt(self) -> None:
-        self._end_coordinator()
+    def _end_attempt(self, then: Phase) -> None:
+        self._end_coordinator(then)
         if self._attempt is not None:
             self._attempt.close()
             self._attempt = None
 
-    def _end_coordinator(self) -> None:
+    def _end_coordinator(self, then: Phase) -> None:
+        self._stage = then
         if self.coordinator is None or self._attempt is None:
             return
         self._history = self.history
         coordinator, self.coordinator = self.coordinator, None
+        self._newest = coordinator.state.newest
         # Without an interval nobody has asked for checkpoints: that none completed says nothing.
         if coordinator.state.newest > coordinator.state.restored or self._settings.policy.interval_ms is None:
             self._progress_at_ms = self._attempt.started_at_ms
-            self._repeated = ""
+            self._repeated = None
         coordinator.stop()
-        for worker in range(self._plan.workers):
-            self._transport.send(WorkerId(worker), StopFrame(coordinator.generation))
+        for worker in self._workers:
+            self._transport.send(worker, StopFrame(coordinator.generation))
         self._gang.cancel(coordinator.generation)
-
-
-def _given_up(error: Exception, reason: str) -> Exception:
-    """What the pipeline ends with. An error of the user's own code or data is raised as it is."""
-    if isinstance(error, UserCodeError | DataError):
-        error.add_note(f"The pipeline gave up: {reason}.")
-        return error
-    failure = JobFailed(f"the pipeline gave up: {reason}. The last one: {error}")
-    failure.__cause__ = error
-    return failure

@@ -125,6 +125,8 @@ class Worker:
         self._beat_due_ms = clock.now_ms()
         self.has_stopped = False
         self.failure: BaseException | None = None
+        self.has_reported = False
+        """Whether the driver was told of the failure."""
         self.frames_fenced = 0
         """Frames of other generations that were dropped (I6)."""
 
@@ -207,8 +209,8 @@ class Worker:
             else:
                 self._guard(subtask, lambda: subtask.begin(outcome, self._on_begun))
 
-        put = subtask.chain.restore
-        self._services.background.submit(lambda: restore(store, manifest, plan, subtask.subtask, put), done)
+        put, reading = subtask.chain.restore, subtask.reading
+        self._services.background.submit(lambda: restore(store, manifest, plan, subtask.subtask, put, reading), done)
 
     def _on_begun(self) -> None:
         self._restoring -= 1
@@ -339,7 +341,7 @@ class Worker:
     def _fail(self, subtask: Subtask | None, error: Exception) -> None:
         if self.has_stopped:
             return
-        self.failure = error
+        self.failure, self.has_reported = error, True
         name = subtask.subtask if subtask is not None else None
         self._services.transport.send(COORDINATOR, failed_frame(self.generation, self.worker, error, name))
         self.stop()

@@ -14,6 +14,9 @@ from penstock.spark.sessions import context_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PREFIX = "penstock-"
+"""Tags of pipelines begin so."""
+
 
 def tag_jobs(spark: SparkSession, tag: str) -> None:
     """Mark all jobs that this thread will run."""
@@ -22,6 +25,17 @@ def tag_jobs(spark: SparkSession, tag: str) -> None:
         spark.addTag(tag)
     else:
         context.addJobTag(tag)
+
+
+def cancel_other_jobs(spark: SparkSession) -> None:
+    """End all jobs of the application that no pipeline runs, as PySpark does with all at Ctrl-C."""
+    context = context_of(spark)
+    if context is None:
+        return
+    scala = context._jsc.sc()
+    for job in context.statusTracker().getActiveJobsIds():
+        if PREFIX not in str(scala.statusStore().job(job).jobTags().mkString(" ")):
+            scala.cancelJob(job)
 
 
 def cancel_jobs(spark: SparkSession, tag: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from penstock.errors import GangFailed, PenstockError
+from penstock.spark.environment import environment_failure
 
 _LINES_MAX = 30
 _NOISE = re.compile(r"^\s+at |^\s*\.\.\. \d+ more|^\s*$|^Driver stacktrace:|^An error occurred while calling ")
@@ -16,12 +17,15 @@ _CRASHED = "Python worker exited unexpectedly"
 _EXECUTOR = re.compile(r"ExecutorLostFailure \((executor \S+) [^)]*\)(?: Reason: ([^\n]*))?")
 
 
-def gang_failure(error: Exception) -> PenstockError:
+def gang_failure(error: Exception, master: str = "local") -> PenstockError:
     """The reason in words, with what Spark said as its cause."""
     if isinstance(error, PenstockError):
         return error
     text = str(error)
-    if found := _EXECUTOR.search(text):
+    failure: PenstockError
+    if (unfit := environment_failure(text, master)) is not None:
+        failure = unfit
+    elif found := _EXECUTOR.search(text):
         reason = f": {found.group(2).strip()}" if found.group(2) else ""
         failure = GangFailed(f"{found.group(1)} of Spark was lost, and the workers on it with it{reason}")
     elif _CRASHED in text and "Traceback (most recent call last)" not in text:

@@ -6,36 +6,54 @@ decides. The transport of the driver is made anew for each attempt, with new sec
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SessionStopped
 from penstock.ids import COORDINATOR, Generation, WorkerId
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.claims import Reservation
 from penstock.protocol.manifest import Manifest
 from penstock.runtime.frames import Endpoint, Frame, HelloFrame, WelcomeFrame
+from penstock.runtime.phases import HoldUp
 from penstock.runtime.pulse import DriverBeat, Pulse
 from penstock.runtime.settings import WorkerSettings
 from penstock.runtime.wire import BrokenLink, WireError
 from penstock.runtime.zmq_transport import RealClock, ZmqTransport, make_secrets
-from penstock.spark.cancellation import cancel_jobs, tag_jobs
+from penstock.spark.cancellation import PREFIX, cancel_jobs, tag_jobs
+from penstock.spark.environment import workers_python
 from penstock.spark.failures import gang_failure
-from penstock.spark.preflight import await_slots
+from penstock.spark.labels import label_jobs
+from penstock.spark.sessions import context_of, is_stopped
+from penstock.spark.slots import Slots, hold_up_of, holding_text, slots_of, tasks_of
 from penstock.spark.task import Attempt, task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("penstock")
 
-_SLOTS_S = 60.0
-"""So long an attempt waits for executors that are missing before Spark is asked to run it."""
+EXCLUSIVE = "spark.penstock.exclusive"
+"""Property of a session in which nobody runs any query but one pipeline: `penstock run` sets it."""
+
+_LOOK_S = 0.25
+_LEAVING_S = 1.0
+"""An attempt that waits for slots says so after this."""
+_SUBMITTED_S = 5.0
+"""Tasks that were submitted and have not been heard of for this long may not have started."""
+_STATUS_S = 15.0
+"""The same where Spark can be asked: its figures may be ten seconds old."""
+_STOPPED = (
+    "the Spark session was stopped while the pipeline ran. Nothing is lost: start the pipeline again on a new session, "
+    "and it goes on from its newest checkpoint. To end it properly, call job.stop(drain=True) before spark.stop()"
+)
 _HELD_UP_MS_MAX = 600_000
 """A driver whose mailbox is held up for longer gives no more signs of life."""
 _LEAVE_S = 3.0
@@ -56,28 +74,39 @@ class SparkGang:
     def __init__(
         self,
         spark: SparkSession,
+        name: str,
         settings: WorkerSettings,
         store: StoreAddress,
         address: str | None,
         failed: Callable[[Generation, Exception], None],
+        held_up: Callable[[Generation, HoldUp | None], None],
     ) -> None:
         self._spark = spark
-        self._tag = f"penstock-{uuid.uuid4().hex}"
+        self._name = name
+        self._tag = f"{PREFIX}{uuid.uuid4().hex}"
         """Other pipelines of the application may have our name: what is cancelled must be ours alone."""
         self._settings = settings
         self._store = store
         self._address = address
         self._failed = failed
+        self._held_up = held_up
         self._transport: ZmqTransport | None = None
         self._beat: DriverBeat | None = None
         self._pulse: Pulse | None = None
         self._lock = threading.Lock()
         self._jobs: dict[Generation, threading.Thread] = {}
+        self._settled: dict[Generation, threading.Event] = {}
+        """Set when all workers of an attempt have come, or it is over: nobody waits for slots any more."""
         self._endpoints: dict[WorkerId, Endpoint] = {}
         self._generation: Generation | None = None
         self._workers = 0
         self.processes: dict[WorkerId, int] = {}
         """Process ids of the current workers."""
+        self._slots: Slots | None = None
+        """As they were seen before the job was submitted: the mailbox must not wait for Spark."""
+        self._is_shared = True
+        self.slots_total: int | None = None
+        """Of the session; None before the workers are up, and with Spark Connect."""
 
     # --- the gang port ---
 
@@ -103,12 +132,15 @@ class SparkGang:
             self._store.options,
             reservation=reservation,
         )
+        self._settled[generation] = threading.Event()
         name = f"penstock-job-{generation}"
         self._jobs[generation] = job = threading.Thread(target=self._run_job, args=(attempt,), name=name, daemon=True)
         job.start()
 
     def cancel(self, generation: Generation) -> None:
         self.processes = {}
+        if generation in self._settled:
+            self._settled[generation].set()
         # Workers that live have been told to stop; this is for those that do not listen any more.
         threading.Thread(target=self._interrupt, args=(generation,), daemon=True).start()
 
@@ -117,17 +149,62 @@ class SparkGang:
 
     def _run_job(self, attempt: Attempt) -> None:
         try:
+            if is_stopped(self._spark):
+                raise SessionStopped(_STOPPED)
             tag_jobs(self._spark, self._tag_of(attempt.generation))
-            workers = attempt.plan.workers
-            await_slots(self._spark, workers, _SLOTS_S)
-            slots = self._spark.range(0, workers, 1, workers)
-            # Written to nowhere and not collected: that ends a tenth of a second sooner, and there are no rows.
-            slots.mapInArrow(task(attempt), "worker long", barrier=True).write.format("noop").mode("overwrite").save()
+            label_jobs(self._spark, self._name, attempt.generation)
+            if not self._await_room(attempt):
+                return
+            self._submit(attempt)
             error: Exception = PenstockError("all workers have left before the pipeline was finished")
         except Exception as failure:
             _log.debug("the job of generation %d failed", attempt.generation, exc_info=failure)
-            error = gang_failure(failure)
+            if is_stopped(self._spark, failure):
+                error = SessionStopped(_STOPPED)
+                error.__cause__ = failure
+            else:
+                error = gang_failure(failure, self._spark.conf.get("spark.master", "") or "")
         self._failed(attempt.generation, error)
+
+    def _submit(self, attempt: Attempt) -> None:
+        """Run the job of an attempt; returns when it has ended."""
+        workers = attempt.plan.workers
+        with workers_python(self._spark):
+            running = self._spark.range(0, workers, 1, workers).mapInArrow(task(attempt), "worker long", barrier=True)
+        name = f"penstock-start-{attempt.generation}"
+        threading.Thread(target=self._watch_start, args=(attempt,), name=name, daemon=True).start()
+        # There are no rows. A write to nowhere would end a tenth of a second sooner, and when it is cancelled Spark
+        # prints a stack trace for each task. PySpark's own `collect` would give the stage the name of this line.
+        getattr(running, "_jdf", running).collect()
+
+    def _await_room(self, attempt: Attempt) -> bool:
+        """Wait until there are slots for all workers, and report while there are none; False if the attempt is over.
+
+        Asked before Spark is: it would not say that it waits, and looks for executors only every 15 seconds.
+        """
+        self._is_shared = self._spark.conf.get(EXCLUSIVE, "false") != "true"
+        settled, since = self._settled[attempt.generation], time.monotonic()
+        while not settled.is_set():
+            self._slots = slots = slots_of(self._spark, self._tag)
+            hold_up = None if slots is None else hold_up_of(slots, attempt.plan.workers)
+            if hold_up is None:
+                self._held_up(attempt.generation, None)
+                return True
+            # Workers of the attempt before may still be leaving.
+            if time.monotonic() - since >= _LEAVING_S:
+                self._held_up(attempt.generation, hold_up)
+            settled.wait(_LOOK_S)
+        return False
+
+    def _watch_start(self, attempt: Attempt) -> None:
+        """Report if the job was submitted and its tasks do not start: somebody else was faster, or nobody knows."""
+        settled, generation = self._settled[attempt.generation], attempt.generation
+        patience_s = _SUBMITTED_S if context_of(self._spark) is None else _STATUS_S
+        while not settled.wait(patience_s) and not self._endpoints:
+            # Spark that does not answer is found by the thread of the job.
+            with contextlib.suppress(Exception):
+                if not tasks_of(self._spark, self._tag_of(generation)):
+                    self._held_up(generation, hold_up_of(slots_of(self._spark, self._tag), attempt.plan.workers))
 
     def _interrupt(self, generation: Generation) -> None:
         job = self._jobs.get(generation)
@@ -172,10 +249,20 @@ class SparkGang:
         self.processes[hello.worker] = hello.process
         transport.connect(hello.worker, hello.endpoint)
         if len(self._endpoints) == self._workers:
+            self._settled[hello.generation].set()
+            self._say_slots()
             endpoints = tuple(self._endpoints[WorkerId(number)] for number in range(self._workers))
             for number in range(self._workers):
                 transport.send(WorkerId(number), WelcomeFrame(hello.generation, endpoints))
             self._start_pulse(transport, hello.generation, endpoints)
+
+    def _say_slots(self) -> None:
+        """Once: how many slots are held, and what is left for other queries."""
+        if self.slots_total is not None or self._slots is None:
+            return
+        self.slots_total = total = self._slots.total
+        level = logging.WARNING if self._is_shared and self._workers >= total else logging.INFO
+        _log.log(level, "pipeline %s %s", self._name, holding_text(self._workers, total))
 
     def _start_pulse(self, transport: ZmqTransport, generation: Generation, endpoints: Sequence[Endpoint]) -> None:
         """Workers must hear of the driver even if its mailbox is held up: they would end themselves."""

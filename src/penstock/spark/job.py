@@ -10,7 +10,9 @@ holds up none of the others. All threads are daemonic.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -24,15 +26,19 @@ from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.coordinator_events import RequestCompleted, RequestResult
 from penstock.protocol.coordinator_state import RequestKind
 from penstock.protocol.history import AttemptRecord
+from penstock.protocol.history import Status as RecordStatus
 from penstock.runtime.control import Control
 from penstock.runtime.export import export_checkpoint
 from penstock.runtime.frames import HeartbeatFrame
 from penstock.runtime.lease import BEAT_MS, Lease
+from penstock.runtime.phases import HoldUp, Phase
 from penstock.runtime.recovery_figures import RecoveryFigures, combined
-from penstock.runtime.supervisor import Phase, Supervisor
+from penstock.runtime.reminders import Reminders
+from penstock.runtime.supervisor import Supervisor
 from penstock.runtime.threads import Mail, ThreadBackground
 from penstock.runtime.zmq_transport import RealClock
 from penstock.spark.gang import SparkGang, StoreAddress
+from penstock.spark.interrupts import HANDLER, Stopping, ending_text
 from penstock.spark.sessions import session_zone
 from penstock.spark.settings import Settings
 from penstock.storage import open_store
@@ -45,6 +51,9 @@ T = TypeVar("T")
 
 _log = logging.getLogger("penstock")
 
+_LOOK_S = 0.2
+_SLOW_S = 5.0
+"""A request that has no answer for this long is worth a word."""
 _LAST_WORDS_S = 10.0
 """The end of a pipeline waits this long for the store: to remove the owner's note, and to answer orders."""
 
@@ -69,6 +78,12 @@ class Status:
     """How far this attempt has come with what it restored; None if it began without a checkpoint."""
     rows_late: int = 0
     """Left out in this attempt, because their windows had been emitted when they came."""
+    detail: str = ""
+    """How far the phase has come, such as `1 of 2 free` or `40 %`; while it runs, what holds up its checkpoints."""
+    workers: int = 0
+    """Slots of the session that the pipeline holds while it runs."""
+    slots_total: int | None = None
+    """Slots of the session; None before the workers are up, and with Spark Connect, which does not say."""
 
 
 class Job:
@@ -93,7 +108,9 @@ class Job:
         self._mail = Mail(self._ring)
         self._lease_background = ThreadBackground(self._mail, 1, f"penstock-{name}-lease")
         self._control_background = ThreadBackground(self._mail, name=f"penstock-{name}-orders")
-        self._gang = SparkGang(spark, settings.worker(session_zone(spark)), address, network, self._on_gang_failed)
+        self._spark = spark
+        worker = settings.worker(session_zone(spark))
+        self._gang = SparkGang(spark, name, worker, address, network, self._on_gang_failed, self._on_gang_held_up)
         self._supervisor = Supervisor(
             plan,
             settings.supervisor(),
@@ -119,6 +136,8 @@ class Job:
 
     def _start(self) -> Job:
         self._lease.beat()
+        HANDLER.install()
+        HANDLER.add(id(self), self._spark)
         self._thread.start()
         return self
 
@@ -141,6 +160,7 @@ class Job:
             self._control_background.close()
             self._gang.close()
             self._say_last_words()
+            HANDLER.remove(id(self))
             self._ended.set()
 
     def _turn(self) -> None:
@@ -165,6 +185,9 @@ class Job:
 
     def _on_gang_failed(self, generation: Generation, error: Exception) -> None:
         self._mail.post(lambda: self._supervisor.on_gang_failed(generation, error))
+
+    def _on_gang_held_up(self, generation: Generation, hold_up: HoldUp | None) -> None:
+        self._mail.post(lambda: self._supervisor.on_gang_held_up(generation, hold_up))
 
     def _keep_lease(self) -> None:
         def renewed(outcome: object) -> None:
@@ -194,12 +217,27 @@ class Job:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the pipeline has ended: True, or False if it has not within `timeout` seconds.
 
-        Raises what it failed with.
+        Raises what it failed with. In the main thread, Ctrl-C stops the pipeline with a savepoint, a second one at
+        once; then this returns True as well, when the pipeline has ended, however long that takes.
         """
-        if not self._ended.wait(timeout):
-            return False
+        stopping = Stopping(self, _say)
+        with HANDLER.waiting(stopping) as can_be_interrupted:
+            if not (self._wait_interruptibly(stopping, timeout) if can_be_interrupted else self._ended.wait(timeout)):
+                return False
         self._raise_failure()
+        if stopping.has_begun:
+            _say(f"pipeline '{self.name}' {ending_text(self.checkpoints(), 'start it again')}")
         return True
+
+    def _wait_interruptibly(self, stopping: Stopping, timeout: float | None) -> bool:
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _LOOK_S if until is None or stopping.has_begun else min(_LOOK_S, until - time.monotonic())
+            if self._ended.wait(max(0.0, left)):
+                return True
+            stopping.react()
+            if left <= 0:
+                return False
 
     @property
     def _failure(self) -> Exception | None:
@@ -243,12 +281,13 @@ class Job:
     @property
     def status(self) -> Status:
         supervisor, coordinator = self._supervisor, self._supervisor.coordinator
+        progress = supervisor.progress
         beats = list(self._beats.values())
-        completed = [record.checkpoint for record in supervisor.history if record.reason is None]
+        completed = [record.checkpoint for record in supervisor.history if record.is_completed]
         error = self._crash or supervisor.error
         return Status(
             self.name,
-            supervisor.phase,
+            progress.phase,
             coordinator.generation if coordinator is not None else None,
             supervisor.restarts,
             sum(beat.rows_in for beat in beats),
@@ -258,11 +297,17 @@ class Job:
             str(error) if error is not None else None,
             combined(beat.recovery for beat in beats if beat.recovery is not None),
             sum(beat.rows_late for beat in beats),
+            progress.detail,
+            self.plan.workers,
+            self._gang.slots_total,
         )
 
     def checkpoints(self) -> tuple[AttemptRecord, ...]:
-        """The last checkpoints, completed or not, with their figures; newest last."""
-        return self._supervisor.history
+        """The last checkpoints, completed, declined or in progress, with their figures; newest last.
+
+        Times are in milliseconds since 1970. The detail of one in progress says what it waits for.
+        """
+        return self._supervisor.checkpoints
 
     @property
     def last_error(self) -> Exception | None:
@@ -284,14 +329,28 @@ class Job:
         raise PenstockError(f"the {kind.value} of pipeline '{self.name}' was declined: {result.reason.value}{detail}")
 
     def _await(self, answer: Future[T], timeout: float | None, what: str) -> T:
-        waited = 0.0
+        waited, reminders = 0.0, Reminders()
         while True:
             try:
                 return answer.result(0.1)
             except FutureTimeout:
                 waited += 0.1
+                if waited >= _SLOW_S and reminders.is_due(what, round(1000 * waited)):
+                    _log.warning("pipeline %s: %s takes long: %s", self.name, what, self._waits_for())
                 if self._ended.is_set() and not answer.done():
                     self._raise_failure()
                     raise JobFailed(f"pipeline '{self.name}' has ended ({self._supervisor.phase.value})") from None
                 if timeout is not None and waited >= timeout:
-                    raise TimeoutError(f"{what} of pipeline '{self.name}' did not come within {timeout} s") from None
+                    told = f"{what} of pipeline '{self.name}' did not come within {timeout} s: {self._waits_for()}"
+                    raise TimeoutError(told) from None
+
+    def _waits_for(self) -> str:
+        """What a request waits for, as far as it is known."""
+        progress = self._supervisor.progress
+        under_way = [record for record in self.checkpoints() if record.status is RecordStatus.IN_PROGRESS]
+        parts = [f"checkpoint {each.checkpoint} is in progress: {each.detail}" for each in under_way]
+        return "; ".join([f"the pipeline is {progress}", *parts])
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

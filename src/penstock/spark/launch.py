@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,16 @@ from penstock.runtime.export import import_checkpoint
 from penstock.runtime.lease import Lease
 from penstock.spark.gang import StoreAddress
 from penstock.spark.job import Job
+from penstock.spark.labels import stop_progress_bar
 from penstock.spark.preflight import check_session, is_single_host
 from penstock.spark.sessions import context_of
 from penstock.spark.settings import Settings
-from penstock.spark.worker_python import use_own_python
 from penstock.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_log = logging.getLogger("penstock")
 
 
 def start(
@@ -47,7 +50,6 @@ def start(
         parallelism = workers or min(_default_parallelism(spark), graph.max_parallelism)
     plan = plan_graph(graph, parallelism, workers)
     check_session(spark, plan.workers)
-    use_own_python(spark)
     store = open_store(checkpoints, storage_options=storage_options)
     Lease(store, graph.name).check()
     if restore is not None:
@@ -59,6 +61,8 @@ def start(
             committers[node.name] = committer
     network = None if is_single_host(spark) else spark.conf.get("spark.driver.host")
     address = StoreAddress(getattr(store, "url", os.fspath(checkpoints)), storage_options or {})
+    if stop_progress_bar(spark):
+        _log.info("Spark's progress bar is off in this session: it would be drawn over everything, without end")
     return Job(spark, graph.name, plan, settings, committers, store, address, network)._start()
 
 

@@ -9,7 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.errors import OptionError
-from penstock.spark.sessions import context_of
+from penstock.spark.sessions import is_plain_local
+from penstock.spark.slots import slots_total
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,22 +48,13 @@ def await_slots(spark: SparkSession, workers: int, seconds: float) -> int:
     """
     slots = _slots(spark)
     until = time.monotonic() + seconds
-    while slots < workers and not _is_plain_local(spark) and time.monotonic() < until:
+    while slots < workers and not is_plain_local(spark) and time.monotonic() < until:
         time.sleep(0.1)
         slots = _slots(spark)
     return slots
 
 
-def _is_plain_local(spark: SparkSession) -> bool:
-    master = spark.conf.get("spark.master", "") or ""
-    return master.startswith("local") and not master.startswith("local-cluster")
-
-
 def _slots(spark: SparkSession) -> int:
-    """How many tasks can run at the same time, now."""
-    context = context_of(spark)
-    if context is None:
-        # Spark Connect does not say; Spark itself will, when the job is submitted.
-        return 1 << 30
-    scala = context._jsc.sc()
-    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+    total = slots_total(spark)
+    # Spark Connect does not say; Spark itself will, when the job is submitted.
+    return 1 << 30 if total is None else total

@@ -117,8 +117,9 @@ class Settings:
     """Maximum number of restarts for failures within `restart_window`, or with no completed checkpoint in between; one
     more failure fails the pipeline."""
     same_error_max: int | None = 2
-    """The same error of a function or of the data, raised as often as this with no completed checkpoint in between,
-    fails the pipeline: another attempt would meet the same record. `None` leaves it to `restarts_max`."""
+    """The same error of a function or of the data, or the same call of user code that hangs, met as often as this with
+    no completed checkpoint in between, fails the pipeline: another attempt would meet it too. `None` leaves it to
+    `restarts_max`."""
     restart_window: Time = 600.0
     restart_delay: Time = 0.2
     """Doubles from failure to failure, up to `restart_delay_max`."""
@@ -128,7 +129,7 @@ class Settings:
     call_timeout: Time = 600.0
     """Longest time a worker may spend in one call, such as one call of a user function; a longer one restarts."""
     start_timeout: Time = 120.0
-    """So long the workers may take to come up."""
+    """Time for the workers to come up, from when there are slots for them; and the time to wait for those slots."""
     takeover_timeout: Time = 120.0
     """An attempt fails if, while it takes the checkpoint directory over, neither the store nor a sink has answered for
     this long. The takeover may take longer altogether: it reads the whole of the checkpoint that it restores."""

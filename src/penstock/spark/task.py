@@ -6,6 +6,8 @@ checkpoint that it starts from it reads from the store.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
 import os
 import sys
@@ -30,9 +32,12 @@ from penstock.runtime.shared import require_shared
 from penstock.runtime.threads import Mail, ThreadBackground
 from penstock.runtime.worker import Worker
 from penstock.runtime.zmq_transport import RealClock, Secrets, ZmqTransport
+from penstock.spark.environment import entry, versions
 from penstock.storage import open_store
 from penstock.storage.port import Store
 
+_HEARD_MS_MAX = 5_000
+"""The driver has this long to answer a failure."""
 _SWITCH_S = 0.0005
 """How long a thread of a worker may keep the interpreter to itself while another one wants it."""
 
@@ -59,24 +64,25 @@ class Attempt:
 
 def task(attempt: Attempt) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`: it takes one row, the number of the worker, and gives back none."""
+    from pyspark import cloudpickle
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import BarrierTaskContext
+    return entry(cloudpickle.dumps(functools.partial(_run, attempt)), versions())
 
-        context = BarrierTaskContext.get()
-        number = context.partitionId()
-        for _ in batches:
-            pass
-        address = None if attempt.is_local else context.getTaskInfos()[number].address.split(":")[0]
-        work(attempt, WorkerId(number), address)
-        # Not a single row: for the first one of a session, Spark would compile code, for half a second.
-        yield from ()
 
-    return run
+def _run(attempt: Attempt) -> None:
+    from pyspark import BarrierTaskContext
+
+    context = BarrierTaskContext.get()
+    number = context.partitionId()
+    address = None if attempt.is_local else context.getTaskInfos()[number].address.split(":")[0]
+    work(attempt, WorkerId(number), address)
 
 
 def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
-    """Be worker `number` of an attempt until it ends; raises what the worker failed with."""
+    """Be worker `number` of an attempt until it ends.
+
+    Raises what the worker failed with, unless the driver has heard of it: Spark would print stack traces of it.
+    """
     retain_freed_memory()
     # The first array that is made of a numpy array imports pandas, which takes a while: now, and not between records.
     pa.array(np.empty(0))
@@ -116,7 +122,7 @@ def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
         with Pulse(beat, max(1, attempt.settings.heartbeat_ms // 2)):
             run_worker(worker, transport, mail, clock, early)
         transport.flush()
-        if worker.failure is not None:
+        if worker.failure is not None and not (worker.has_reported and _is_heard(attempt, transport)):
             raise worker.failure
     finally:
         background.close()
@@ -135,6 +141,20 @@ def _open_store(attempt: Attempt, number: WorkerId, transport: ZmqTransport) -> 
             transport.flush()
             raise
     return store
+
+
+def _is_heard(attempt: Attempt, transport: ZmqTransport) -> bool:
+    """Whether the driver answers a failure: it ends the attempt. If it does not, Spark must bring it the news."""
+    clock = RealClock()
+    until_ms = clock.now_ms() + _HEARD_MS_MAX
+    while (left_ms := until_ms - clock.now_ms()) > 0:
+        # A peer that has left already says nothing about the driver.
+        with contextlib.suppress(PenstockError):
+            for frame in transport.receive():
+                if isinstance(frame, StopFrame) and frame.generation == attempt.generation:
+                    return True
+        transport.wait(left_ms)
+    return False
 
 
 def _await_welcome(attempt: Attempt, transport: ZmqTransport, early: list[Frame]) -> WelcomeFrame | None:

@@ -8,14 +8,25 @@ _SUPERVISOR = "runtime/supervisor.py"
 _PULSE = "runtime/pulse.py"
 _WORKER = "runtime/worker.py"
 _RESTART = "protocol/restart.py"
+_PHASES = "runtime/phases.py"
+_COORDINATOR = "runtime/coordinator.py"
+_COMMITTERS = "runtime/committers.py"
+_TASK = "spark/task.py"
+_ENVIRONMENT = "spark/environment.py"
+_WAITING = "tests/unit/runtime/test_waiting.py"
 
 
 def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
     tests = {
-        _SUPERVISOR: ("tests/unit/runtime/test_supervisor.py", "tests/unit/runtime/test_long_work.py"),
+        _SUPERVISOR: ("tests/unit/runtime/test_supervisor.py", "tests/unit/runtime/test_long_work.py", _WAITING),
         _PULSE: ("tests/unit/spark/test_pulse.py",),
         _WORKER: ("tests/unit/runtime/test_worker.py", "tests/unit/spark/test_pulse.py"),
         _RESTART: ("tests/unit/protocol/test_restart.py",),
+        _PHASES: ("tests/unit/runtime/test_phases.py",),
+        _COORDINATOR: (_WAITING,),
+        _COMMITTERS: (_WAITING,),
+        _TASK: ("tests/unit/spark/test_task.py",),
+        _ENVIRONMENT: ("tests/unit/spark/test_environment.py",),
     }
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests[file])
 
@@ -56,6 +67,62 @@ MUTANTS = (
         "        for worker in self._workers:\n            worker.send(self._frame)\n",
         "        pass\n",
         "All workers end because the driver was busy for a while.",
+    ),
+    # --- waiting ---
+    _mutant(
+        "A pipeline is running before its last worker is",
+        _PHASES,
+        "        return len(self._ready) == self._workers\n",
+        "        return len(self._ready) > 0\n",
+        "Somebody believes that it works while it waits.",
+    ),
+    _mutant(
+        "A pipeline that finds no slots starts again and again",
+        _SUPERVISOR,
+        "if isinstance(error, NoFreeSlots) and not self._has_run:",
+        "if isinstance(error, NoFreeSlots) and self._has_run:",
+        "Ten times start_timeout pass before anybody hears of it.",
+    ),
+    _mutant(
+        "The time that workers have to come up passes while there are no slots for them",
+        _SUPERVISOR,
+        "                self._signs.await_first(self._startup.missing(self._workers))\n",
+        "                pass\n",
+        "Workers that start at last count as silent.",
+    ),
+    _mutant(
+        "A store that fails is tried again without a word",
+        _COORDINATOR,
+        "        if isinstance(event, VoidFailed | ReservationFailed | CommitFailed):\n",
+        "        if isinstance(event, ReservationFailed):\n",
+        "A full disk is silent for ten minutes.",
+    ),
+    _mutant(
+        "A sink that hangs is another failure each time",
+        _COMMITTERS,
+        "f\"sinks {', '.join(sinks)}\")",
+        "calls)",
+        "The pipeline ends after restarts_max times checkpoint_timeout, which is hours.",
+    ),
+    _mutant(
+        "A worker leaves in silence although nobody has heard of its failure",
+        _TASK,
+        "                if isinstance(frame, StopFrame) and frame.generation == attempt.generation:\n"
+        "                    return True\n"
+        "        transport.wait(left_ms)\n"
+        "    return False\n",
+        "                if isinstance(frame, StopFrame) and frame.generation == attempt.generation:\n"
+        "                    return True\n"
+        "        transport.wait(left_ms)\n"
+        "    return True\n",
+        "The reason of a failure is lost, and the pipeline waits for a worker that is gone.",
+    ),
+    _mutant(
+        "The pipeline is unpickled before the versions are compared",
+        _ENVIRONMENT,
+        "        for package, wanted in driver.items():\n",
+        "        pickle.loads(payload)\n        for package, wanted in driver.items():\n",
+        "Another version fails with an error from its inside.",
     ),
     # --- restarts ---
     _mutant(

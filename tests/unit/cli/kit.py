@@ -28,7 +28,7 @@ from penstock.protocol.manifest import (
     SubtaskReport,
 )
 from penstock.protocol.manifest_codec import encode_manifest, encode_reservation, encode_void
-from penstock.runtime.supervisor import Phase
+from penstock.runtime.phases import Phase
 from penstock.spark.job import Status
 from penstock.storage import LocalStore, paths
 from penstock.storage.blob import write_segments

@@ -12,7 +12,9 @@ from rich.console import Console
 from penstock.cli.displays import LiveDisplay, PlainDisplay, QuietDisplay, panel_of
 from penstock.cli.readings import Readings, first_line, plain_line, recovery_text
 from penstock.protocol.declines import DeclineReason
+from penstock.protocol.history import Status
 from penstock.protocol.manifest import Cut
+from penstock.runtime.phases import Phase
 from penstock.runtime.recovery_figures import RecoveryFigures
 from tests.unit.cli.kit import FakeJob, record, status
 
@@ -34,11 +36,39 @@ def test_before_the_first_checkpoint_there_is_none() -> None:
 
 def test_a_declined_attempt_does_not_hide_the_last_completed_checkpoint() -> None:
     job = FakeJob()
-    job.records = (record(16, cut=Cut.ALIGNED), replace(record(17), reason=DeclineReason.EXPIRED, detail="late"))
+    job.records = (
+        record(16, cut=Cut.ALIGNED),
+        replace(record(17), status=Status.DECLINED, reason=DeclineReason.EXPIRED, detail="late"),
+    )
     reading = Readings(job, 0.0).take(1.0)
     assert "checkpoint=16 35ms aligned" in plain_line(reading)
     shown = _drawn(reading)
     assert "checkpoint 17 was declined: expired (late)" in shown
+
+
+def test_a_phase_is_shown_with_how_far_it_has_come() -> None:
+    job = FakeJob()
+    job.now = replace(status(phase=Phase.WAITING_FOR_SLOTS), detail="1 of 2 free")
+    reading = Readings(job, 0.0).take(1.0)
+    assert plain_line(reading).startswith("1s waiting for slots (1 of 2 free) in=0")
+    assert "waiting for slots (1 of 2 free)" in _drawn(reading)
+
+
+def test_what_holds_up_the_checkpoints_of_a_running_pipeline_has_a_place_of_its_own() -> None:
+    job = FakeJob()
+    job.now = replace(status(), detail="the disk is full")
+    reading = Readings(job, 0.0).take(1.0)
+    assert plain_line(reading).startswith("1s running in=0")
+    assert plain_line(reading).endswith(" waiting=(the disk is full)")
+    assert "the disk is full" in _drawn(reading)
+
+
+def test_an_attempt_in_progress_is_neither_completed_nor_declined() -> None:
+    job = FakeJob()
+    job.records = (record(16, cut=Cut.ALIGNED), replace(record(17), status=Status.IN_PROGRESS, detail="it waits"))
+    reading = Readings(job, 0.0).take(1.0)
+    assert "checkpoint=16 35ms aligned" in plain_line(reading)
+    assert reading.declined is None
 
 
 def test_rates_are_those_of_the_last_seconds_and_begin_anew_with_an_attempt() -> None:

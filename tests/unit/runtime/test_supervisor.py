@@ -41,7 +41,8 @@ from penstock.runtime.frames import (
     StopFrame,
     TriggerFrame,
 )
-from penstock.runtime.supervisor import Phase, Supervisor, SupervisorSettings
+from penstock.runtime.phases import Phase
+from penstock.runtime.supervisor import Supervisor, SupervisorSettings
 from penstock.runtime.threads import Mail, ThreadBackground
 from penstock.storage import paths
 from penstock.storage.memory import MemoryStore
@@ -183,7 +184,7 @@ class TestAttempts:
         driver.supervisor.start()
         assert (driver.phase, driver.gang.launched) == (Phase.CLAIMING, [])
         driver.background.run()
-        assert (driver.phase, driver.gang.launched) == (Phase.RUNNING, [(1, None)])
+        assert (driver.phase, driver.gang.launched) == (Phase.STARTING, [(1, None)])
         assert paths.reserved(CheckpointId(1)) in driver.store.blobs
 
     def test_nothing_is_triggered_before_every_worker_is_ready(self) -> None:
@@ -207,7 +208,7 @@ class TestAttempts:
         assert str(driver.supervisor.error) == "read[0] on worker 0: out of memory"
         driver.pass_time(100)
         assert driver.gang.launched == [(1, None), (2, None)]
-        assert (driver.phase, driver.supervisor.restarts) == (Phase.RUNNING, 1)
+        assert (driver.phase, driver.supervisor.restarts) == (Phase.STARTING, 1)
 
     def test_the_delay_doubles_and_then_it_gives_up_with_the_cause(self) -> None:
         driver = Driver(MemoryStore()).started()
@@ -216,7 +217,7 @@ class TestAttempts:
             driver.pass_time(delay_ms - 50)
             assert driver.phase is Phase.WAITING
             driver.pass_time(50)
-            assert driver.phase is Phase.RUNNING
+            assert driver.phase is Phase.STARTING
         driver.fail("the last straw")
         assert driver.phase is Phase.FAILED
         assert driver.supervisor.has_ended
@@ -234,7 +235,7 @@ class TestAttempts:
             driver.ready().checkpoint()
             driver.fail()
             driver.pass_time(25_000)
-        assert driver.phase is Phase.RUNNING
+        assert driver.phase is Phase.RESTORING
         assert len(driver.gang.launched) == 7
 
     def test_a_pipeline_that_never_completes_a_checkpoint_gives_up_however_rarely_it_fails(self) -> None:
@@ -242,7 +243,7 @@ class TestAttempts:
         for _ in range(3):
             driver.fail()
             driver.pass_time(70_000)
-            assert driver.phase is Phase.RUNNING
+            assert driver.phase is Phase.STARTING
         driver.fail("the same again")
         assert driver.phase is Phase.FAILED
         told = "4 failures and no checkpoint completed in between, and 3 are allowed. The last one: "
@@ -253,12 +254,12 @@ class TestAttempts:
         for _ in range(6):
             driver.fail()
             driver.pass_time(70_000)
-        assert driver.phase is Phase.RUNNING
+        assert driver.phase is Phase.STARTING
 
     def test_the_gang_s_word_counts_for_the_attempt_that_it_is_about(self) -> None:
         driver = Driver(MemoryStore()).started()
         driver.supervisor.on_gang_failed(Generation(7), PenstockError("of another time"))
-        assert driver.phase is Phase.RUNNING
+        assert driver.phase is Phase.STARTING
         driver.supervisor.on_gang_failed(Generation(1), PenstockError("an executor died"))
         assert driver.phase is Phase.WAITING
         driver.supervisor.on_gang_failed(Generation(1), PenstockError("and another one"))
@@ -271,7 +272,7 @@ class TestAttempts:
         driver.pass_time(100)
         driver.supervisor.deliver(FailedFrame(Generation(1), WorkerId(0), "a late one"))
         driver.supervisor.deliver(ReadyFrame(Generation(1), WorkerId(0)))
-        assert driver.phase is Phase.RUNNING
+        assert driver.phase is Phase.STARTING
 
     def test_a_worker_without_a_subtask_to_blame_is_named_alone(self) -> None:
         driver = Driver(MemoryStore()).started()
@@ -336,9 +337,9 @@ class TestSilence:
     def test_the_first_word_may_take_longer(self) -> None:
         driver = Driver(MemoryStore(), ON_REQUEST).started()
         driver.pass_time(9_900, beating=())
-        assert driver.phase is Phase.RUNNING
+        assert driver.phase is Phase.STARTING
         driver.pass_time(600, beating=())
-        assert "no sign of life from worker 0, 1" in str(driver.supervisor.error)
+        assert "worker 0, 1 has not come up within 10 s (start_timeout)" in str(driver.supervisor.error)
 
     def test_after_the_first_word_silence_is_silence(self) -> None:
         driver = Driver(MemoryStore(), ON_REQUEST).started().ready()
@@ -556,7 +557,7 @@ class TestTrouble:
         driver.clock.advance(100)
         driver.supervisor.timers.fire()
         driver.background.run()
-        assert (driver.phase, driver.gang.launched) == (Phase.RUNNING, [(1, None)])
+        assert (driver.phase, driver.gang.launched) == (Phase.STARTING, [(1, None)])
 
     def test_a_read_that_fails_once_restarts_and_a_store_that_stays_unreadable_ends_with_that_error(self) -> None:
         store = Unreliable()
@@ -603,7 +604,7 @@ class TestTrouble:
         driver.clock.advance(100)
         driver.supervisor.timers.fire()
         driver.background.run()
-        assert (driver.phase, driver.gang.launched) == (Phase.RUNNING, [(2, None)])
+        assert (driver.phase, driver.gang.launched) == (Phase.STARTING, [(2, None)])
 
     def test_a_restart_that_stumbles_after_it_owned_the_directory_is_not_fenced_by_itself(self) -> None:
         driver = Driver(MemoryStore()).started().ready()
@@ -613,7 +614,7 @@ class TestTrouble:
         assert driver.phase is Phase.WAITING
         driver.sink.failing.clear()
         driver.pass_time(200)
-        assert (driver.phase, driver.generation) == (Phase.RUNNING, 3)
+        assert (driver.phase, driver.generation) == (Phase.STARTING, 3)
 
     def test_nor_is_one_that_stumbles_while_it_looks_whether_it_owns_the_directory(self) -> None:
         store = Unreliable()
@@ -625,7 +626,7 @@ class TestTrouble:
         assert driver.phase is Phase.WAITING
         store.fails = lambda what, path: False
         driver.pass_time(200)
-        assert driver.phase is Phase.RUNNING
+        assert driver.phase is Phase.STARTING
 
 
 class Hanging(Unreliable):
@@ -706,7 +707,7 @@ class ThreadedDriver(Driver):
     def hung_commit(self) -> ThreadedDriver:
         """An attempt whose first commit hangs."""
         self.supervisor.start()
-        self.wait(lambda: self.phase is Phase.RUNNING)
+        self.wait(lambda: self.phase is Phase.STARTING)
         self.ready()
         self.after(1_000)
         self.acknowledge(1, OUTPUT)
@@ -745,7 +746,7 @@ class TestHanging:
 
         store.fails = slow
         driver.started()
-        assert (driver.phase, driver.supervisor.restarts) == (Phase.RUNNING, 0)
+        assert (driver.phase, driver.supervisor.restarts) == (Phase.STARTING, 0)
         assert len(calls) > 2
 
     def test_the_next_attempt_does_not_wait_behind_a_takeover_that_hangs_and_that_one_changes_nothing_later(
@@ -761,7 +762,7 @@ class TestHanging:
             driver.after(30_000)
         assert driver.phase is Phase.WAITING
         driver.after(100)
-        driver.wait(lambda: driver.phase is Phase.RUNNING)
+        driver.wait(lambda: driver.phase is Phase.STARTING)
         before = dict(store.blobs)
         store.gate.set()
         driver.wait(lambda: store.resumed == 1)

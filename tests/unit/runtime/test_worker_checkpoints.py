@@ -828,13 +828,15 @@ class TestRestoring:
         bench.clock.advance(5)
         bench.background.run()
         left = sum(channel.segment.length for report in manifest.reports for channel in report.channels)
-        assert bench.subtask.recovery() == RecoveryFigures(read_ms=5, bytes_left=left)
+        state = sum(piece.segment.length for report in manifest.reports for piece in report.states)
+        assert state > 0
+        assert bench.subtask.recovery() == RecoveryFigures(5, 0, None, None, left, state, state)
         bench.clock.advance(2)
         bench.work(1)
         bench.clock.advance(3)
-        assert bench.subtask.recovery() == RecoveryFigures(5, 0, 7, None, left)
+        assert bench.subtask.recovery() == RecoveryFigures(5, 0, 7, None, left, state, state)
         bench.work()
-        assert bench.subtask.recovery() == RecoveryFigures(5, 0, 7, 10, 0)
+        assert bench.subtask.recovery() == RecoveryFigures(5, 0, 7, 10, 0, state, state)
 
     def test_time_for_which_others_had_the_core_does_not_shorten_its_slices(self) -> None:
         store = MemoryStore()

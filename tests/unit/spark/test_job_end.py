@@ -11,6 +11,7 @@ import pytest
 
 from penstock.errors import StorageError
 from penstock.plan.physical import plan
+from penstock.runtime.phases import Phase
 from penstock.spark import job as job_module
 from penstock.spark.gang import StoreAddress
 from penstock.spark.job import Job
@@ -61,6 +62,20 @@ def test_a_job_can_be_stopped_while_its_takeover_hangs(tmp_path: Path) -> None:
     assert store.entered.wait(HANG_S)
     assert job.stop(timeout=HANG_S) is None
     assert paths.OWNER not in store.blobs
+
+
+def test_a_request_that_takes_long_says_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(job_module, "_SLOW_S", 0.1)
+    store = Hanging()
+    store.hangs = {"list"}
+    job = job_on(store)._start()
+    with pytest.raises(TimeoutError, match=r"did not come .*: the pipeline is claiming"):
+        job.stop(drain=True, timeout=0.3)
+    assert "pipeline p: the drain takes long: the pipeline is claiming" in caplog.text
+    assert job.status.phase is Phase.CLAIMING
+    job.stop(timeout=HANG_S)
 
 
 @pytest.mark.parametrize("how", ["hangs", "fails"])

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.api.graph import Graph, Link, Node
+from penstock.api.stream import Pipeline
 from penstock.connectors.collect import CollectSink
 from penstock.connectors.memory import ListSource
-from penstock.errors import OptionError, PenstockError
+from penstock.errors import OptionError, PenstockError, UserCodeError
 from penstock.ids import COORDINATOR, ChannelId, CheckpointId, Generation, OperatorName, WorkerId
 from penstock.plan.physical import plan
 from penstock.protocol.claims import Reservation
@@ -23,6 +24,7 @@ from penstock.runtime import shared
 from penstock.runtime.frames import BatchFrame, Endpoint, FailedFrame, Frame, HelloFrame, StopFrame, WelcomeFrame
 from penstock.runtime.settings import WorkerSettings
 from penstock.runtime.zmq_transport import ZmqTransport, make_secrets
+from penstock.spark import task as task_module
 from penstock.spark.task import Attempt, _await_welcome, work
 from penstock.storage import LocalStore, paths
 
@@ -110,6 +112,49 @@ def test_a_worker_that_sees_the_directory_of_the_driver_says_hello(tmp_path: Pat
         driver.send(WorkerId(1), StopFrame(G))
         worker.join(60)
         assert not worker.is_alive()
+    finally:
+        driver.close()
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_a_worker_that_fails_leaves_quietly_if_the_driver_has_heard_of_it_and_else_raises(
+    is_heard: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_module, "_HEARD_MS_MAX", 60_000 if is_heard else 50)
+
+    def typo(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.select(["m"])
+
+    pipeline = Pipeline("p")
+    pipeline.source(ListSource([{"n": 1}])).map(typo, name="enrich").sink(CollectSink())
+    secrets = make_secrets()
+    driver = ZmqTransport(COORDINATOR, secrets)
+    raised: list[Exception] = []
+
+    def run() -> None:
+        launched = Attempt(
+            G, plan(pipeline.graph(), 1, 1), WorkerSettings(), secrets, driver.endpoint, LocalStore(tmp_path).url
+        )
+        try:
+            work(launched, WorkerId(0), None)
+        except Exception as error:
+            raised.append(error)
+
+    worker = threading.Thread(target=run, daemon=True)
+    try:
+        worker.start()
+        frames = _received(driver)
+        hello = frames[0]
+        assert isinstance(hello, HelloFrame)
+        driver.connect(WorkerId(0), hello.endpoint)
+        driver.send(WorkerId(0), WelcomeFrame(G, (hello.endpoint,)))
+        while not any(isinstance(frame, FailedFrame) for frame in frames):
+            frames = _received(driver)
+        if is_heard:
+            driver.send(WorkerId(0), StopFrame(G))
+        worker.join(60)
+        assert not worker.is_alive()
+        assert [type(error) for error in raised] == ([] if is_heard else [UserCodeError])
     finally:
         driver.close()
 

@@ -1,0 +1,104 @@
+"""Checkpoints that are in progress, and what they wait for: read off the state of a coordinator.
+
+Pure, and decides nothing: this is for those who look at a pipeline from outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.ids import SubtaskId
+from penstock.protocol.coordinator_state import Attempt, Collecting, Errand, Settling, State, Writing
+from penstock.protocol.history import AttemptRecord, Status, figures_of
+from penstock.protocol.manifest import SubtaskReport
+
+_NAMED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Hindrance:
+    """Something that was asked of the store or of a sink and that does not succeed, or has no answer yet."""
+
+    what: str
+    """Begins a sentence: `the output of checkpoint 3 is not published yet`."""
+    since_ms: int
+    failures: int
+    """How often it was tried in vain."""
+    error: str
+
+
+def attempts_under_way(state: State, now_ms: int) -> tuple[AttemptRecord, ...]:
+    """The attempts that have no outcome yet, the older one first; each ends now, as far as anybody knows."""
+    records = []
+    match state.deciding:
+        case Writing(attempt, manifest):
+            records.append(_record(attempt, manifest.reports, "its manifest is being written", now_ms))
+        case Settling(attempt, manifest, reason, detail, errand):
+            why = f"{reason.value} ({detail}); the store has to confirm that it is given up{_failing(errand)}"
+            records.append(_record(attempt, manifest.reports, why, now_ms))
+        case None:
+            pass
+    if (collecting := state.collecting) is not None:
+        records.append(_record(collecting.attempt, collecting.reports, _waits_for(collecting), now_ms))
+    return tuple(records)
+
+
+def hindrance(state: State, now_ms: int, patience_ms: int) -> Hindrance | None:
+    """The call of a store or sink that holds up checkpoints: one that has failed, or lasts for `patience_ms`."""
+    found = [each for each in _calls(state) if each.failures or now_ms - each.since_ms >= patience_ms]
+    return found[0] if found else None
+
+
+def _calls(state: State) -> list[Hindrance]:
+    calls = []
+    if (publishing := state.publishing) is not None:
+        what = f"the output of checkpoint {publishing.permit.checkpoint} is not published yet"
+        calls.append(_of_errand(what, publishing.errand))
+    match state.deciding:
+        case Writing(_, manifest):
+            what = f"the manifest of checkpoint {manifest.checkpoint} is not written yet"
+            calls.append(Hindrance(what, manifest.completed_at_ms, 0, "the store does not answer"))
+        case Settling(_, manifest, reason, _, errand):
+            what = f"checkpoint {manifest.checkpoint} has failed ({reason.value}), and the store cannot confirm it"
+            calls.append(_of_errand(what, errand))
+        case None:
+            pass
+    if (reserving := state.reserving) is not None:
+        what = f"no id can be reserved for checkpoint {reserving.reservation.checkpoint}"
+        calls.append(_of_errand(what, reserving.errand))
+    return calls
+
+
+def _of_errand(what: str, errand: Errand) -> Hindrance:
+    return Hindrance(what, errand.since_ms, errand.failures, errand.error)
+
+
+def _failing(errand: Errand) -> str:
+    return f", and has failed to do so ({errand.failures} times): {errand.error}" if errand.failures else ""
+
+
+def _waits_for(collecting: Collecting) -> str:
+    if not collecting.waiting:
+        return "all subtasks have acknowledged; it waits for the outcome of the checkpoint before it"
+    count = len(collecting.waiting) + len(collecting.reports)
+    return f"{len(collecting.reports)} of {count} subtasks have acknowledged; it waits for {named(collecting.waiting)}"
+
+
+def named(subtasks: frozenset[SubtaskId]) -> str:
+    """The first few by name, and how many more there are."""
+    ordered = sorted(subtasks)
+    more = f" and {len(ordered) - _NAMED_MAX} more" if len(ordered) > _NAMED_MAX else ""
+    return ", ".join(str(subtask) for subtask in ordered[:_NAMED_MAX]) + more
+
+
+def _record(attempt: Attempt, reports: tuple[SubtaskReport, ...], detail: str, now_ms: int) -> AttemptRecord:
+    barrier = attempt.barrier
+    return AttemptRecord(
+        barrier.checkpoint,
+        barrier.flags,
+        Status.IN_PROGRESS,
+        barrier.triggered_at_ms,
+        now_ms,
+        figures_of(reports),
+        detail=detail,
+    )
