@@ -19,6 +19,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from penstock.api.connected_streams import ConnectedStreams
 from penstock.api.functions import (
     ExpiredTimerInfo,
     KeyedContext,
@@ -31,7 +32,7 @@ from penstock.api.functions import (
     TwoInputFunction,
 )
 from penstock.api.operator import Emit, Operator, OperatorContext
-from penstock.api.stream import ConnectedStreams, KeyedStream, Pipeline, Stream, register_start
+from penstock.api.stream import KeyedStream, Pipeline, Stream, register_start
 from penstock.api.windowed_stream import WindowedStream
 from penstock.connectors.callable import CallableSink
 from penstock.connectors.collect import CollectSink

@@ -77,6 +77,7 @@ class Context:
         services: Services,
         release_watermark: Callable[[int], None],
         event_time: EventTime,
+        emit_to: Callable[[str, pa.RecordBatch], None],
     ) -> None:
         self.operator = operator
         self.subtask = subtask
@@ -87,6 +88,7 @@ class Context:
         self._services = services
         self._release_watermark = release_watermark
         self._event_time = event_time
+        self._emit_to = emit_to
         self.rows_late = 0
         self._keyed: KeyedState | None = None
         self._batches: dict[str, tuple[StateKind, BatchStateHolder]] = {}
@@ -119,6 +121,9 @@ class Context:
 
     def saw_event_time(self, reached_ms: int) -> None:
         self._event_time.saw(self, reached_ms)
+
+    def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
+        self._emit_to(output, batch)
 
     def count_late(self, rows: int) -> None:
         self.rows_late += rows

@@ -47,7 +47,7 @@ from penstock.runtime.committers import Committers
 from penstock.runtime.coordinator import Coordinator, Ending
 from penstock.runtime.failures import error_of
 from penstock.runtime.frames import BusyFrame, FailedFrame, Frame, HeartbeatFrame, HelloFrame, StopFrame
-from penstock.runtime.late_rows import LateRows
+from penstock.runtime.left_out import LateRows, LeftOut, SkippedInput
 from penstock.runtime.ports import AttemptBackground, Background, Clock, Transport
 from penstock.runtime.services import Journal
 from penstock.runtime.takeover import Claimed, RestoreOptions, take_over
@@ -191,7 +191,7 @@ class Supervisor:
         self._repeats = 0
         self._warned_ms: dict[WorkerId, int] = {}
         """For how long a worker that is in one call had been in it when that was logged last."""
-        self._late_rows = LateRows(plan.name, clock)
+        self._left_out: tuple[LeftOut, ...] = LateRows(plan.name, clock), SkippedInput(plan.name, clock)
 
     @property
     def history(self) -> tuple[AttemptRecord, ...]:
@@ -286,7 +286,8 @@ class Supervisor:
         first_word_by = now + self._settings.start_ms_max - self._settings.silence_ms_max
         self._heard_at_ms = {WorkerId(worker): first_word_by for worker in range(self._plan.workers)}
         self._warned_ms = {}
-        self._late_rows.begin_attempt()
+        for left_out in self._left_out:
+            left_out.begin_attempt()
         self._gang.launch(claimed.generation, self._plan, claimed.manifest, claimed.reservation)
         self._pass_on_requests()
         self._watch(claimed.generation)
@@ -337,7 +338,8 @@ class Supervisor:
             return
         if isinstance(frame, HeartbeatFrame):
             self._warned_ms.pop(frame.worker, None)
-            self._late_rows.heard(frame)
+            for left_out in self._left_out:
+                left_out.heard(frame)
         if isinstance(frame, FailedFrame):
             self._on_worker_failed(frame)
             return
@@ -372,7 +374,8 @@ class Supervisor:
                 # Its store stays open: the last retirement is under way.
                 self._end_coordinator()
                 self.phase = Phase.FINISHED
-                self._late_rows.end()
+                for left_out in self._left_out:
+                    left_out.end()
                 self._decline_requests("the pipeline has finished")
             case StopFenced(reason):
                 self._give_up(FencedError(reason))

@@ -68,6 +68,12 @@ class Status:
     """How far this attempt has come with what it restored; None if it began without a checkpoint."""
     rows_late: int = 0
     """Left out in this attempt, because their windows had been emitted when they came."""
+    rows_skipped: int = 0
+    """Left out by the sources of this attempt, because they could not be read: `on_error="skip"`."""
+    files_skipped: int = 0
+    """Files that the sources of this attempt left out, from where they could not be read, or because they were gone."""
+    dead_letters: int = 0
+    """Records of the sources of this attempt for `dead_letters()`: lines, rows or files that could not be read."""
 
 
 class Job:
@@ -252,6 +258,9 @@ class Job:
             str(error) if error is not None else None,
             combined(beat.recovery for beat in beats if beat.recovery is not None),
             sum(beat.rows_late for beat in beats),
+            sum(beat.rows_skipped for beat in beats),
+            sum(beat.files_skipped for beat in beats),
+            sum(beat.dead_letters for beat in beats),
         )
 
     def checkpoints(self) -> tuple[AttemptRecord, ...]:
