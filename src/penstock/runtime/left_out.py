@@ -69,8 +69,9 @@ class LateRows(LeftOut):
     def text(self, beats: Collection[HeartbeatFrame]) -> str:
         late, read = self.count(beats), sum(beat.rows_in for beat in beats)
         return (
-            f"{late} of {read} records ({100 * late / max(read, late):.2g} %) came after their windows had been emitted, and "
-            f"were dropped. Allow a longer max_delay in with_event_time, or call it right behind the source"
+            f"{late} of {read} records ({100 * late / max(read, late):.2g} %) came after their windows had been "
+            f"emitted, and were dropped. Allow a longer max_delay in with_event_time, or call it right behind the "
+            f"source"
         )
 
 
