@@ -13,6 +13,7 @@ import typer
 
 from penstock.cli.checkpoint_commands import checkpoints
 from penstock.cli.control_commands import savepoint, stop
+from penstock.cli.drop_command import drop_split
 from penstock.cli.failures import reported
 from penstock.cli.options import settings_help
 from penstock.cli.run_command import run
@@ -27,6 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(short_help="Run a pipeline, or resume it.", epilog=settings_help())(run)
+checkpoints.command("drop-split", short_help="Mark a file as read, in a new one.")(drop_split)
 app.add_typer(checkpoints, name="checkpoints")
 app.command(short_help="Take a savepoint of a running pipeline.")(savepoint)
 app.command(short_help="Stop a running pipeline.")(stop)
