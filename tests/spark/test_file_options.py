@@ -34,7 +34,7 @@ CASES: list[tuple[str, Any, bytes, dict[str, Any]]] = [
         "csv",
         pa.schema([("at", pa.timestamp("us"))]),
         b"at\n02/01/2026 03:04:05\n",
-        {"header": True, "timestampFormat": "dd/MM/yyyy HH:mm:ss"},
+        {"header": True, "timestampNTZFormat": "dd/MM/yyyy HH:mm:ss"},
     ),
     ("csv", None, b"1,a\n2,b\n", {"header": False, "inferSchema": False}),
     ("json", NT, b'{"n": 1, "t": "a", "more": 1}\n{"t": "b"}\n\n', {}),

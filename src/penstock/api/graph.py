@@ -130,8 +130,8 @@ def _check_links(graph: Graph) -> None:
     for edge, count in Counter(link.edge for link in graph.links).items():
         if count > 1:
             raise PipelineError(
-                f"the edge {edge} occurs {count} times: a stream, and each of its side outputs, can be connected to an "
-                f"input once. Put a map in front of the second one"
+                f"the edge {edge} occurs {count} times: a stream can be connected to an input once. Put a map in "
+                f"front of the second one, if it is a side output"
             )
 
 

@@ -30,6 +30,8 @@ _SEARCHED_RECORDS = 256
 _INFERRED = ". Its schema was taken from its beginning: declare one"
 _ROW_OF_ARROW = re.compile(r" in row \d+|Row #\d+: ")
 """Arrow counts the rows of what it is given, which is a part of the file."""
+_IS_OF_TYPES = re.compile("conver|changed from|unexpected field")
+"""Reasons that a declared schema might do away with."""
 _NEWLINE, _RETURN = 10, 13
 
 
@@ -193,10 +195,10 @@ class LineReader(FileReader):
             byte = error.object[error.start]
             other = "latin1" if error.encoding == "utf-8" else "utf-8"
             return f'the byte 0x{byte:02x} is no {error.encoding}: name the encoding, such as encoding="{other}"'
-        return _ROW_OF_ARROW.sub("", str(error))
+        return _ROW_OF_ARROW.sub("", str(error)).rstrip(".")
 
     def record_hint(self, reason: str) -> str:
-        return _INFERRED if self.source.schema is None and "encoding=" not in reason else ""
+        return _INFERRED if self.source.schema is None and _IS_OF_TYPES.search(reason) else ""
 
 
 def _lines_of(block: bytes) -> list[bytes]:

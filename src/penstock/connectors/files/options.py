@@ -48,7 +48,7 @@ class FormatOptions:
 _SPARK_COMMON = "pathGlobFilter recursiveFileLookup modifiedBefore modifiedAfter compression ignoreCorruptFiles"
 _SPARK: dict[str, str] = {
     "csv": "comment charToEscapeQuoteEscaping ignoreLeadingWhiteSpace ignoreTrailingWhiteSpace nanValue positiveInf "
-    "negativeInf timestampNTZFormat enableDateTimeParsingFallback maxColumns maxCharsPerColumn mode lineSep "
+    "negativeInf enableDateTimeParsingFallback maxColumns maxCharsPerColumn mode lineSep "
     "columnNameOfCorruptRecord samplingRatio enforceSchema emptyValue locale unescapedQuoteHandling preferDate",
     "jsonl": "primitivesAsString prefersDecimal allowComments allowUnquotedFieldNames allowSingleQuotes lineSep mode "
     "allowNumericLeadingZero allowBackslashEscapingAnyCharacter columnNameOfCorruptRecord dateFormat timestampFormat "
@@ -106,7 +106,7 @@ def _unknown(format: str, name: str) -> str:
         cure = f": {instead}" if instead else f". Options of the format {format} are: {', '.join(ours) or 'none'}"
         return f"FileSource: Spark has the option {name}, and Penstock has not{cure}"
     arguments = ["schema", "watch", "stable_for", "on_change", "on_error", "on_missing", "moved_from"]
-    near = difflib.get_close_matches(name.lower(), [each.lower() for each in (*ours, *arguments)], 1)
+    near = difflib.get_close_matches(name.lower(), [each.lower() for each in (*ours, *arguments)], 1, 0.5)
     meant = next((each for each in (*ours, *arguments) if near and each.lower() == near[0]), None)
     elsewhere = [other for other in _OPTIONS if any(name.lower() == each.lower() for each, _, _ in _OPTIONS[other])]
     if elsewhere:
@@ -196,6 +196,7 @@ _OPTIONS: dict[str, tuple[tuple[str, str, Callable[[object], Any]], ...]] = {
         ("nullValue", "null_value", _text),
         ("multiLine", "multi_line", _boolean),
         ("timestampFormat", "timestamp_format", _pattern),
+        ("timestampNTZFormat", "timestamp_format", _pattern),
         ("dateFormat", "date_format", _pattern),
     ),
 }

@@ -23,8 +23,11 @@ class ParquetReader(FileReader):
         return self._piece is None and self._is_last
 
     def hint(self, error: Exception) -> str:
-        if "magic bytes" in str(error) or "file size is 0" in str(error):
-            return ". If it is no Parquet file, read only those that are, with a pattern such as '*.parquet'"
+        if "magic bytes" in str(error) or "file size is" in str(error):
+            return (
+                '. If it is no Parquet file, name its format, such as format="jsonl"; or read only the Parquet files, '
+                "with a pattern such as '*.parquet'"
+            )
         return ""
 
     def pieces(self, first: Any) -> Pieces:
@@ -50,7 +53,7 @@ class ParquetReader(FileReader):
         except BAD:
             good, bad = sorted_out(batch.num_rows, lambda first, end: self.fitted(batch.slice(first, end - first)))
         letters = [
-            DeadLetter(self.path, str(error), row + number + 1, None, _shown(batch.slice(number, 1)))
+            DeadLetter(self.path, str(error).rstrip("."), row + number + 1, None, _shown(batch.slice(number, 1)))
             for number, error in bad
         ]
         whole = pa.concat_batches(good) if good else pa.RecordBatch.from_pylist([], schema=self.source.schema)

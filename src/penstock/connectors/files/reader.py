@@ -149,11 +149,12 @@ class FileReader(SplitReader):
     def _broken(self, error: Exception) -> Portion:
         if not self._is_content(error):
             raise StorageError(f"{self._what} cannot be read: {error}") from error
+        reason = str(error).rstrip(".")
         if self.source.on_error == "fail":
-            raise DataError(f"{self._what} cannot be read: {error}{self.hint(error)}. {_WAYS_ON}") from error
+            raise DataError(f"{self._what} cannot be read: {reason}{self.hint(error)}. {_WAYS_ON}") from error
         begun = "" if self._at["piece"] is None else "the rest of the file cannot be read: "
         self._end()
-        return self._portion(None, [DeadLetter(self.path, f"{begun}{error}")], files=1)
+        return self._portion(None, [DeadLetter(self.path, f"{begun}{reason}")], files=1)
 
     def _is_content(self, error: Exception) -> bool:
         """Whether the content of the file is at fault. A disk or network that fails is no reason to skip a file."""
