@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.csv
 
 from penstock.connectors.files.json_lines import one_batch
-from penstock.connectors.files.lines import Line, LineReader, bounds, line_breaks
+from penstock.connectors.files.lines import Line, LineReader, bounds, filled_lines, line_breaks
+from penstock.connectors.files.pieces import BAD
 
 _SEPARATORS = ",;\t|"
 
@@ -51,7 +52,9 @@ class CsvReader(LineReader):
             text = self.text(line).rstrip(b"\r\n")
         except UnicodeDecodeError as error:
             raise ValueError(f"its first line: {self._reason(error)}") from error
-        return pa.csv.read_csv(io.BytesIO(text + b"\n"), parse_options=self._parse_options()).schema.names  # type: ignore[no-any-return]
+        read = pa.csv.ReadOptions(use_threads=False)
+        names: Sequence[str] = pa.csv.read_csv(io.BytesIO(text + b"\n"), read, self._parse_options()).schema.names
+        return names
 
     def _warn_of_separator(self, fields: Sequence[str]) -> None:
         found = next((sep for sep in _SEPARATORS if len(fields) == 1 and sep in fields[0]), None)
@@ -123,15 +126,32 @@ class CsvReader(LineReader):
             convert.timestamp_parsers = [pa.csv.ISO8601 if each == str(pa.csv.ISO8601) else each for each in formats]
         return convert
 
+    def obviously_bad(self, lines: Sequence[bytes]) -> Iterator[tuple[int, str]]:
+        """Rows with too few or too many fields. Arrow numbers rows, which are lines if there are as many."""
+        bad: list[tuple[int, str]] = []
+
+        def on_bad_row(row: Any) -> str:
+            fields = f"Expected {row.expected_columns} columns, got {row.actual_columns}"
+            bad.append((row.number - 1, f"CSV parse error: {fields}"))
+            return "skip"
+
+        data = b"".join(lines)
+        try:
+            strings = self._convert_options(dict.fromkeys(self._names, pa.string()))
+            table = self._table(self.text(data), strings, self._parse_options(on_bad_row))
+        except BAD:
+            return
+        if self.count(self.text(data)) is not None and table.num_rows + len(bad) == len(lines):
+            yield from bad
+
     # --- lines, or records over several lines ---
 
     def count(self, text: bytes) -> int | None:
         """Arrow ends a record at a carriage return too, and goes on within quotes: None if both may be the case."""
         if self.source.format_options.multi_line:
             return len(bounds(text, self._record_ends(text))[0])
-        starts, _ = bounds(text, line_breaks(text))
-        is_plain = text.count(b"\r") == text.count(b"\r\n")
-        return len(starts) if is_plain or len(starts) == 1 else None
+        count = filled_lines(text)
+        return count if count <= 1 or b"\r" not in text or text.count(b"\r") == text.count(b"\r\n") else None
 
     def cutter(self) -> Callable[[bytes], int]:
         if not self.source.format_options.multi_line:
@@ -146,7 +166,7 @@ class CsvReader(LineReader):
 
         return cut
 
-    def divided(self, block: bytes) -> Sequence[bytes]:
+    def divided(self, block: bytes) -> Iterable[bytes]:
         if not self.source.format_options.multi_line:
             return super().divided(block)
         ends = [int(end) + 1 for end in self._record_ends(block)]

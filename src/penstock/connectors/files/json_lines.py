@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
-from penstock.connectors.files.lines import LineReader, bounds, line_breaks
+from penstock.connectors.files.lines import LineReader, filled_lines
 from penstock.connectors.files.pieces import BAD
 
 _BLANK = b" \t\r\n"
@@ -67,15 +69,28 @@ class JsonReader(LineReader):
         unexpected = "ignore" if self.source.schema is not None else "error"
         return _parsed(text, self.schema, unexpected if self.schema is not None else "infer")
 
+    def obviously_bad(self, lines: Sequence[bytes]) -> Iterator[tuple[int, str]]:
+        for number, line in enumerate(lines):
+            try:
+                json.loads(line)
+            except RecursionError:
+                continue
+            except ValueError as error:
+                # Arrow takes the word for a number. And bytes that are no UTF-8 have a better reason.
+                if b"Inf" not in line and isinstance(error, json.JSONDecodeError):
+                    yield number, f"JSON parse error: {error.msg} at character {error.pos + 1}"
+
     def is_blank(self, line: bytes) -> bool:
         return not line.strip(_BLANK)
 
     def count(self, text: bytes) -> int | None:
         """Arrow takes objects wherever they end: each line must be one, from its first byte to its last."""
-        starts, lasts = bounds(text, line_breaks(text))
         data = np.frombuffer(text, np.uint8)
-        if bool((data[starts] == ord("{")).all() and (data[lasts] == ord("}")).all()):
-            return len(starts)
+        is_break = data == ord("\n")
+        begin = np.count_nonzero(is_break[:-1] & (data[1:] == ord("{"))) + text.startswith(b"{")
+        end = np.count_nonzero(is_break[1:] & (data[:-1] == ord("}"))) + text.endswith(b"}")
+        if begin == end == filled_lines(text):
+            return int(begin)
         lines = [line for each in text.split(b"\n") if (line := each.strip(_BLANK))]
         is_each_one = all(line.startswith(b"{") and line.endswith(b"}") for line in lines)
         return len(lines) if is_each_one else None
