@@ -171,6 +171,13 @@ MUTANTS = (
         "lines",
     ),
     _mutant(
+        "A quote that is not closed ends with the block",
+        "if self.count(self.text(data)) is not None and table.num_rows + len(bad) == len(lines) + 1:",
+        "if self.count(self.text(data)) is not None:",
+        "I1: rows are taken for lines, and the wrong ones are bad.",
+        "delimited",
+    ),
+    _mutant(
         "The lines of a piece are counted from its beginning",
         "lines_before += breaks_in(block)",
         "lines_before = breaks_in(block)",

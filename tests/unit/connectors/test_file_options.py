@@ -196,6 +196,23 @@ def test_records_over_several_lines_from_every_position(
     ]
 
 
+@pytest.mark.parametrize("columns", [1, 2])
+def test_a_quote_that_is_not_closed_is_bad_input_wherever_it_stands(tmp_path: Path, columns: int) -> None:
+    schema = pa.schema([("n", pa.int64()), ("t", pa.string())][-columns:])
+    names, number = ("n,t", "1,") if columns == 2 else ("t", "")
+    for data in (f'{number}"a', f'{number}a\n{number}"a\n', f'{number}"a\n\n{number}b', f'{number}"\n{number}b\n'):
+        (tmp_path / "a.csv").write_text(f"{names}\n{data}")
+        source = FileSource(tmp_path, format="csv", schema=schema, on_error="dead_letter")
+        found, letters = read(source, "a.csv")
+        assert len(letters) == 1 and letters[0]["raw"].startswith(f'{number}"')
+        assert [row["t"] for row in found] == [line[-1] for line in data.split("\n") if '"' not in line and line]
+
+
+@pytest.mark.parametrize("null", ["", "NA"])
+def test_a_column_alone_may_be_null(tmp_path: Path, null: str) -> None:
+    assert rows(tmp_path, "n\n1\n2\n", schema=pa.schema([("n", pa.int64())]), nullValue=null) == [{"n": 1}, {"n": 2}]
+
+
 def test_a_separator_that_is_likely_another_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "penstock"):
         assert rows(tmp_path, "a;b\n1;2\n") == [{"a;b": "1;2"}]

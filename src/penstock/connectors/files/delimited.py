@@ -91,7 +91,14 @@ class CsvReader(LineReader):
         types = {} if self.schema is None else {field.name: self._parsed_as(field.type) for field in self.schema}
         convert = self._convert_options(types)
         convert.include_columns = list(types)
-        return one_batch(self._table(text, convert, self._parse_options()))
+        batch = one_batch(self._table(self._closed(text), convert, self._parse_options()))
+        return batch.slice(0, max(0, batch.num_rows - 1))
+
+    def _closed(self, text: bytes) -> bytes:
+        """The text and one more row, of nulls. If a quote is not closed, Arrow takes that row for a part of its field."""
+        options = self.source.format_options
+        fields = options.sep * (len(self._names) - 1) or options.null_value or 2 * options.quote
+        return b"".join([text, b"" if text.endswith(b"\n") else b"\n", fields.encode(), b"\n"])
 
     def _table(self, text: bytes, convert: pa.csv.ConvertOptions, parse: pa.csv.ParseOptions) -> pa.Table:
         read = pa.csv.ReadOptions(column_names=self._names, block_size=len(text) + 1, use_threads=False)
@@ -120,7 +127,7 @@ class CsvReader(LineReader):
         if options.null_value is not None:
             convert.null_values = [options.null_value, ""]
             convert.strings_can_be_null = True
-            convert.quoted_strings_can_be_null = False
+            convert.quoted_strings_can_be_null = not options.null_value
         formats = [each for each in (options.timestamp_format, options.date_format) if each is not None]
         if formats:
             convert.timestamp_parsers = [pa.csv.ISO8601 if each == str(pa.csv.ISO8601) else each for each in formats]
@@ -138,10 +145,10 @@ class CsvReader(LineReader):
         data = b"".join(lines)
         try:
             strings = self._convert_options(dict.fromkeys(self._names, pa.string()))
-            table = self._table(self.text(data), strings, self._parse_options(on_bad_row))
+            table = self._table(self._closed(self.text(data)), strings, self._parse_options(on_bad_row))
         except BAD:
             return
-        if self.count(self.text(data)) is not None and table.num_rows + len(bad) == len(lines):
+        if self.count(self.text(data)) is not None and table.num_rows + len(bad) == len(lines) + 1:
             yield from bad
 
     # --- lines, or records over several lines ---
