@@ -95,7 +95,7 @@ class CsvReader(LineReader):
         return batch.slice(0, max(0, batch.num_rows - 1))
 
     def _closed(self, text: bytes) -> bytes:
-        """The text and one more row, of nulls. If a quote is not closed, Arrow takes that row for a part of its field."""
+        """The text and a row of nulls. If a quote is not closed, Arrow takes that row for a part of its field."""
         options = self.source.format_options
         fields = options.sep * (len(self._names) - 1) or options.null_value or 2 * options.quote
         return b"".join([text, b"" if text.endswith(b"\n") else b"\n", fields.encode(), b"\n"])
