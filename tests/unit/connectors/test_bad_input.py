@@ -333,7 +333,23 @@ _CSV = st.one_of(
     st.integers(0, 999).map(lambda n: b"%d,text" % n),
     st.integers(0, 999).map(lambda n: b'%d,"a, ""b"""' % n),
     st.sampled_from(
-        [b"", b"1", b"1,2,3", b"x,y", b'"', b'1,"', b'1,"a', b'b",2', b"1,\xe9", b"1\r2,3", b'1,"a\rb"', b",", b"1,"]
+        [
+            b"",
+            b"1",
+            b"1,2,3",
+            b"x,y",
+            b'"',
+            b'1,"',
+            b'1,"a',
+            b'b",2',
+            b"1,\xe9",
+            b"1\r2,3",
+            b'1\r"',
+            b"1,2\r",
+            b'1,"a\rb"',
+            b",",
+            b"1,",
+        ]
     ),
     st.text(alphabet='1,"\r x', max_size=6).map(str.encode),
     st.binary(max_size=12),

@@ -213,6 +213,16 @@ def test_a_column_alone_may_be_null(tmp_path: Path, null: str) -> None:
     assert rows(tmp_path, "n\n1\n2\n", schema=pa.schema([("n", pa.int64())]), nullValue=null) == [{"n": 1}, {"n": 2}]
 
 
+@pytest.mark.parametrize("options", [{}, {"multiLine": True}])
+def test_what_lies_behind_a_carriage_return_is_not_lost(tmp_path: Path, options: Any) -> None:
+    (tmp_path / "a.csv").write_bytes(b'n\n1\r"x\n')
+    source = FileSource(
+        tmp_path, format="csv", schema=pa.schema([("n", pa.string())]), on_error="dead_letter", **options
+    )
+    found, letters = read(source, "a.csv")
+    assert found == [] and [row["raw"] for row in letters] == ['1\r"x']
+
+
 def test_a_separator_that_is_likely_another_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "penstock"):
         assert rows(tmp_path, "a;b\n1;2\n") == [{"a;b": "1;2"}]

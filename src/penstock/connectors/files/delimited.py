@@ -92,7 +92,9 @@ class CsvReader(LineReader):
         convert = self._convert_options(types)
         convert.include_columns = list(types)
         batch = one_batch(self._table(self._closed(text), convert, self._parse_options()))
-        return batch.slice(0, max(0, batch.num_rows - 1))
+        if not batch.num_rows or any(column[-1].as_py() not in (None, "") for column in batch.columns):
+            raise ValueError("a quote is not closed")
+        return batch.slice(0, batch.num_rows - 1)
 
     def _closed(self, text: bytes) -> bytes:
         """The text and a row of nulls. If a quote is not closed, Arrow takes that row for a part of its field."""
@@ -154,11 +156,11 @@ class CsvReader(LineReader):
     # --- lines, or records over several lines ---
 
     def count(self, text: bytes) -> int | None:
-        """Arrow ends a record at a carriage return too, and goes on within quotes: None if both may be the case."""
+        """None if there is a carriage return within a line, where Arrow may end a record."""
         if self.source.format_options.multi_line:
             return len(bounds(text, self._record_ends(text))[0])
         count = filled_lines(text)
-        return count if count <= 1 or b"\r" not in text or text.count(b"\r") == text.count(b"\r\n") else None
+        return count if not count or b"\r" not in text or text.count(b"\r") == text.count(b"\r\n") else None
 
     def cutter(self) -> Callable[[bytes], int]:
         if not self.source.format_options.multi_line:

@@ -231,7 +231,7 @@ def _lines_of(block: bytes) -> Iterator[bytes]:
 def bounds(text: bytes, ends: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """First and last byte of each line that is not empty; `ends` are the places of the line breaks."""
     data = np.frombuffer(text, np.uint8)
-    if not text.endswith(b"\n"):
+    if not len(ends) or ends[-1] != len(text) - 1:
         ends = np.append(ends, len(text))
     starts = np.concatenate([np.zeros(1, np.intp), ends[:-1] + 1])
     lasts = ends - 1
