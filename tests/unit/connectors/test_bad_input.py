@@ -376,9 +376,8 @@ def check_any_bytes(path: Path, format: Any, rows: list[bytes], ending: bytes, b
         # A line by itself has the same verdict.
         alone = [line for line in data.split(b"\n")[header:] if line.strip(blank)]
         for number, line in zip(filled[header:], alone, strict=True):
-            (path / f"one.{format}").write_bytes((b"n,t\n" if header else b"") + line + b"\n")
-            assert bool(read(source, f"one.{format}")[1]) == (number in numbers), line
-            (path / f"one.{format}").unlink()
+            (path / f".one.{format}").write_bytes((b"n,t\n" if header else b"") + line + b"\n")
+            assert bool(read(source, f".one.{format}")[1]) == (number in numbers), line
         patch.setattr(lines, "BLOCK_BYTES", block)
         patch.setattr(lines, "_SEARCHED_RECORDS", 1 + seed % 5)
         assert read(source, name, 1 + seed % 7, stops=1 + seed % 3) == (records, letters)

@@ -160,7 +160,10 @@ class CsvReader(LineReader):
         if self.source.format_options.multi_line:
             return len(bounds(text, self._record_ends(text))[0])
         count = filled_lines(text)
-        return count if not count or b"\r" not in text or text.count(b"\r") == text.count(b"\r\n") else None
+        if not count or b"\r" not in text:
+            return count
+        is_plain = text.count(b"\r") == text.count(b"\r\n") + text.endswith(b"\r")
+        return count if is_plain else None
 
     def cutter(self) -> Callable[[bytes], int]:
         if not self.source.format_options.multi_line:
