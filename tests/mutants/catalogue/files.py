@@ -140,10 +140,11 @@ MUTANTS = (
     ),
     # --- bad input ---
     _mutant(
-        "Bad records do not count in a position",
-        'self._at["row"] = end\n',
-        'self._at["row"] = first + self._piece.part(first, end)[0].num_rows\n',
-        "I1: after a restore records are read again.",
+        "Bad records do not count among those of a piece",
+        "good = self.batch.slice(first - bad_first, (end - bad_end) - (first - bad_first))",
+        "good = self.batch.slice(first, end - first)",
+        "I1: good records behind a bad one are lost, or come twice.",
+        "pieces",
     ),
     _mutant(
         "A piece that a position names is cut shorter, and the rest of the position is forgotten",
