@@ -20,9 +20,10 @@ import importlib
 import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
+from penstock.api.connected_streams import ConnectedStreams
 from penstock.api.functions import KeyedContext, KeyedFunction, TwoInputContext, TwoInputFunction
 from penstock.api.processors import ExpiredTimerInfo, Row, StatefulProcessor, StatefulProcessorHandle, TimerValues
-from penstock.api.stream import ConnectedStreams, KeyedStream, Pipeline, Stream, register_start
+from penstock.api.stream import KeyedStream, Pipeline, Stream, register_start
 from penstock.api.windowed_stream import WindowedStream
 from penstock.connectors.callable import CallableSink
 from penstock.connectors.collect import CollectSink

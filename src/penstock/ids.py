@@ -26,6 +26,13 @@ KeyGroup = NewType("KeyGroup", int)
 OperatorName = NewType("OperatorName", str)
 """Unique in a pipeline and stable across its versions: state is found again by this name."""
 
+MAIN_OUTPUT = "main"
+"""The output of an operator that its stream reads. Others, the side outputs, have names."""
+DEAD_LETTERS = "dead_letters"
+"""The side output for input that could not be read."""
+LATE = "late"
+"""The side output for records that came after their windows had been emitted."""
+
 COORDINATOR = WorkerId(-1)
 """Address of the coordinator on the transport."""
 

@@ -73,6 +73,10 @@ class Result:
     """What the restarts were for."""
     rows_late: int = 0
     """How many records the last attempt left out, because their windows had been emitted when they came."""
+    rows_skipped: int = 0
+    """How many records the sources of the last attempt left out, because they could not be read."""
+    files_skipped: int = 0
+    dead_letters: int = 0
 
 
 class Schedule:
@@ -330,6 +334,10 @@ class _Local:
                 worker.stop()
         self.result.restarts = self.supervisor.restarts
         self.result.rows_late = sum(worker.rows_late for worker in self._workers)
+        skipped = [worker.skipped for worker in self._workers]
+        self.result.rows_skipped = sum(rows for rows, _, _, _ in skipped)
+        self.result.files_skipped = sum(files for _, files, _, _ in skipped)
+        self.result.dead_letters = sum(letters for _, _, letters, _ in skipped)
         if self.supervisor.phase is Phase.FAILED:
             self._raise()
         return self.result

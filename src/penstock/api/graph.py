@@ -17,7 +17,7 @@ from penstock.api.operator import Operator
 from penstock.connectors.sink import Sink
 from penstock.connectors.source import Source
 from penstock.errors import PipelineError
-from penstock.ids import EdgeId, OperatorName
+from penstock.ids import MAIN_OUTPUT, EdgeId, OperatorName
 from penstock.protocol.manifest import Partitioning
 
 MAX_PARALLELISM_DEFAULT = 128
@@ -53,17 +53,20 @@ class Node:
     """Whether it emits nothing before the end of its input."""
     former_name: OperatorName | None = None
     """The name that version 0.1.0 gave it, if its user has given none."""
+    side_outputs: tuple[str, ...] = ()
+    """Outputs that it has besides its main one. Each must be read: its records would be lost otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Records travel from `upstream` to input number `input` of `downstream`."""
+    """Records travel from an output of `upstream` to input number `input` of `downstream`."""
 
     upstream: OperatorName
     downstream: OperatorName
     partitioning: Partitioning
     input: int = 0
     key: tuple[str, ...] = ()
+    output: str = MAIN_OUTPUT
 
     @property
     def edge(self) -> EdgeId:
@@ -89,7 +92,10 @@ class Graph:
     def into(self, name: OperatorName) -> list[Link]:
         return sorted((link for link in self.links if link.downstream == name), key=lambda link: link.input)
 
-    def out_of(self, name: OperatorName) -> list[Link]:
+    def out_of(self, name: OperatorName, output: str = MAIN_OUTPUT) -> list[Link]:
+        return [link for link in self.links if link.upstream == name and link.output == output]
+
+    def all_out_of(self, name: OperatorName) -> list[Link]:
         return [link for link in self.links if link.upstream == name]
 
 
@@ -138,7 +144,10 @@ def _check_links(graph: Graph) -> None:
             raise PipelineError(f"the edge {link.edge} is keyed but names no key column: call key_by with at least one")
     for edge, count in Counter(link.edge for link in graph.links).items():
         if count > 1:
-            raise PipelineError(f"the edge {edge} occurs {count} times: a stream can be connected to an input once")
+            raise PipelineError(
+                f"the edge {edge} occurs {count} times: a stream can be connected to an input once. Put a map in "
+                f"front of the second one, if it is a side output"
+            )
 
 
 def _check_shape(graph: Graph) -> None:
@@ -146,6 +155,7 @@ def _check_shape(graph: Graph) -> None:
         if sum(part is not None for part in (node.source, node.operator, node.sink)) != 1:
             raise PipelineError(f"'{node.name}' must be exactly one of source, operator and sink: give it one of them")
         inputs, outputs = graph.into(node.name), graph.out_of(node.name)
+        _check_side_outputs(graph, node)
         if node.source is not None and inputs:
             raise PipelineError(f"source '{node.name}' has an input: connect that stream to an operator instead")
         if node.source is None and not inputs:
@@ -169,6 +179,18 @@ def _check_directories(graph: Graph) -> None:
                 f"of its own, or join the streams with union in front of one sink"
             )
         writers[directory] = node.name
+
+
+def _check_side_outputs(graph: Graph, node: Node) -> None:
+    read = {link.output for link in graph.all_out_of(node.name)} - {MAIN_OUTPUT}
+    for output in sorted(read - set(node.side_outputs)):
+        raise PipelineError(f"'{node.name}' has no output '{output}', and a stream reads it")
+    for output in node.side_outputs:
+        if output not in read:
+            raise PipelineError(
+                f"nobody reads the output '{output}' of '{node.name}', so its records would be lost: "
+                f"give them a sink, for instance with .{output}().sink(…)"
+            )
 
 
 def _check_parallelism(graph: Graph) -> None:
@@ -214,7 +236,7 @@ def topological(graph: Graph) -> Iterable[Node]:
         node = ready.pop(0)
         done += 1
         yield node
-        for link in graph.out_of(node.name):
+        for link in graph.all_out_of(node.name):
             waiting[link.downstream] -= 1
             if waiting[link.downstream] == 0:
                 ready.append(graph.node(link.downstream))

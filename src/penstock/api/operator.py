@@ -134,6 +134,13 @@ class OperatorContext(Protocol):
         """No record older than this is expected to follow the one at hand on its split, or its channel."""
         ...
 
+    def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
+        """Emit records to a side output, which the node of the operator declares: see `Node.side_outputs`.
+
+        At a checkpoint they count as emitted, like those of the main output: call it only where `emit` may be called.
+        """
+        ...
+
     def count_late(self, rows: int) -> None:
         """So many records came too late and were left out: shown to the user, since nothing else tells of them."""
         ...

@@ -34,7 +34,6 @@ from penstock.api.arguments import (
     AtEnd,
     EmitWhen,
     aggregates_of,
-    instance_of,
     outputs_besides,
     require_choice,
     require_columns,
@@ -46,13 +45,12 @@ from penstock.api.arguments import (
     windows_of,
 )
 from penstock.api.async_operator import MapAsyncOperator, Where
+from penstock.api.connected_streams import ConnectedStreams
 from penstock.api.durations import Duration, duration_ms
 from penstock.api.event_time import EventTimeOperator, Unit
 from penstock.api.forms import As, check_form
-from penstock.api.functions import TwoInputFunction
 from penstock.api.graph import MAX_PARALLELISM_DEFAULT, Graph, Node, OperatorFactory, check, renamed
-from penstock.api.keyed_operators import CallableTwoInput, TwoInputOperator
-from penstock.api.links import End, Wish, resolved
+from penstock.api.links import End, Wish, resolved, side_ends
 from penstock.api.names import Keeps, Traits, calling_line, derived_names, label_of
 from penstock.api.pickling import check_travels
 from penstock.api.process_call import ProcessCall, time_mode_of
@@ -63,7 +61,7 @@ from penstock.api.windows import Late
 from penstock.connectors.sink import Sink
 from penstock.connectors.source import Source
 from penstock.errors import PipelineError
-from penstock.ids import OperatorName
+from penstock.ids import DEAD_LETTERS, LATE, OperatorName
 from penstock.protocol.compatibility import AGGREGATES, EVENT_TIME_COLUMN
 from penstock.protocol.manifest import Partitioning
 
@@ -106,7 +104,8 @@ class Pipeline:
     def source(self, source: Source, *, name: str | None = None, parallelism: int | None = None) -> Stream:
         """A stream of what a source reads."""
         require_instance("source()", source, Source, "FileSource(…)")
-        chosen = self._add("source", name, parallelism, source=source, definition=_definition(source.identity()))
+        parts: dict[str, Any] = {"definition": _definition(source.identity()), "side_outputs": source.side_outputs}
+        chosen = self._add("source", name, parallelism, source=source, **parts)
         return Stream(self, (End(chosen),))
 
     def graph(self) -> Graph:
@@ -373,6 +372,19 @@ class Stream:
         """From each subtask to a few of the next operator, without a connection from all to all."""
         return self._by(Partitioning.RESCALE)
 
+    def dead_letters(self) -> Stream:
+        """The input that the operator of this stream could not read, as a stream: `on_error="dead_letter"`.
+
+        Its columns are `operator`, `path`, `line` (or row, from 1), `offset` (in bytes), `raw` and `reason`.
+        """
+        cure = 'say on_error="dead_letter" there'
+        return Stream(self.pipeline, side_ends(self.pipeline._nodes, self._ends, DEAD_LETTERS, cure))
+
+    def late(self) -> Stream:
+        """The records that came after their windows had been emitted, as a stream: `window(…, late="stream")`."""
+        cure = 'say late="stream" in the call of window'
+        return Stream(self.pipeline, side_ends(self.pipeline._nodes, self._ends, LATE, cure))
+
     def sink(self, sink: Sink, *, name: str | None = None, parallelism: int | None = None) -> Pipeline:
         """Write to a sink. Returns the pipeline."""
         require_instance("sink()", sink, Sink, "ParquetSink(…)")
@@ -432,7 +444,10 @@ class Stream:
             kind, name, self._parallelism if parallelism is None else parallelism, operator=made, **flags
         )
         self.pipeline._connect(self._ends, chosen)
-        return Stream(self.pipeline, (End(chosen, event_time=self._event_time),))
+        return self._stream_of(End(chosen, event_time=self._event_time))
+
+    def _stream_of(self, end: End) -> Stream:
+        return Stream(self.pipeline, (end,))
 
 
 class KeyedStream(Stream):
@@ -576,10 +591,11 @@ class KeyedStream(Stream):
 
         They are aligned to 1970 in UTC, shifted by `offset`. `on` is the column of the event time, if it is not that of
         `with_event_time`. A record all of whose windows have been emitted is late: with `late="drop"` it is left out
-        and counted, in `Status.rows_late`; with `late="error"` it is a `DataError`.
+        and counted, in `Status.rows_late`; with `late="error"` it is a `DataError`; with `late="stream"` it goes to the
+        stream `late()` of the result, with all its columns.
         """
         windows = windows_of(size, every, offset)
-        require_choice("window: late", late, "drop", "error")
+        require_choice("window: late", late, "drop", "error", "stream")
         column = on or self._event_time
         if column is None:
             raise PipelineError(
@@ -587,62 +603,3 @@ class KeyedStream(Stream):
                 'column with on="…" if the source has watermarks of its own'
             )
         return WindowedStream(self, windows, column, late)
-
-
-class ConnectedStreams:
-    """Two streams that are about to meet in one function."""
-
-    def __init__(self, left: Stream, right: Stream) -> None:
-        self.left = left
-        self.right = right
-
-    def process(
-        self,
-        function: Any,
-        *,
-        schema: SchemaLike | None = None,
-        time_mode: TimeMode | None = None,
-        at_end: AtEnd = "fire",
-        name: str | None = None,
-        parallelism: int | None = None,
-    ) -> Stream:
-        """A `TwoInputFunction`, or a function of (batch, side) without state, where side is "left" or "right".
-
-        `time_mode` and `at_end` as in `KeyedStream.process`. Without `time_mode`, timers are in event time if both
-        streams have it.
-        """
-        instance = instance_of(function)
-        label, keeps = label_of(instance), Keeps.KEYS
-        if not isinstance(instance, TwoInputFunction):
-            if not callable(instance):
-                raise PipelineError(
-                    f"process takes a TwoInputFunction or a function of (batch, side), not {function!r}"
-                )
-            instance, keeps = CallableTwoInput(instance), Keeps.NOTHING
-        require_choice("process: at_end", at_end, "fire", "drop")
-        keys = [stream._ends[0].key for stream in (self.left, self.right)]
-        self._check_keys(keys)
-        pipeline = self.left.pipeline
-        declared = schema_or_none(schema)
-        has_event_time = all(stream._event_time is not None for stream in (self.left, self.right))
-        mode = time_mode_of(time_mode, has_event_time)
-        made = functools.partial(TwoInputOperator, instance, keys, declared, at_end == "fire", mode)
-        chosen = pipeline._add("connect", name, parallelism, keeps, label, operator=made, schema=declared)
-        pipeline._connect(self.left._ends, chosen, 0)
-        pipeline._connect(self.right._ends, chosen, 1)
-        return Stream(pipeline, (End(chosen),))
-
-    def _check_keys(self, keys: list[tuple[str, ...]]) -> None:
-        left, right = keys
-        if left and right and len(left) != len(right):
-            raise PipelineError(
-                f"connect: the left side is keyed by {', '.join(left)} and the right side by {', '.join(right)}: "
-                f"both need a key of the same columns, though not of the same names"
-            )
-        for key, other in ((left, self.right), (right, self.left)):
-            others = [end for end in other._ends if not end.key and end.partitioning is not Partitioning.BROADCAST]
-            if key and others:
-                raise PipelineError(
-                    f"connect: one side is keyed by {', '.join(key)}, and '{others[0].operator}' on the other side is "
-                    f"not: call key_by on both, or broadcast() on the other one"
-                )

@@ -15,7 +15,9 @@ from penstock.api.grouping import key_columns
 from penstock.api.operator import MAX_WATERMARK, Emit
 from penstock.api.operators import NamedOperator
 from penstock.api.windows import Late, Windows
+from penstock.columnar.gather import take_rows
 from penstock.errors import DataError
+from penstock.ids import LATE
 
 
 class WindowOperator(NamedOperator):
@@ -39,8 +41,8 @@ class WindowOperator(NamedOperator):
             late_rows = self._state.add(batch)
         except DataError as error:
             raise DataError(f"operator '{self.context.operator}': {error}") from error
-        if late_rows:
-            self._on_late(late_rows)
+        if len(late_rows):
+            self._on_late(batch, late_rows)
 
     def on_watermark(self, watermark: int, emit: Emit) -> bool | None:
         try:
@@ -53,10 +55,13 @@ class WindowOperator(NamedOperator):
     def on_end(self, emit: Emit) -> None:
         self.on_watermark(MAX_WATERMARK, emit)
 
-    def _on_late(self, rows: int) -> None:
+    def _on_late(self, batch: pa.RecordBatch, rows: Any) -> None:
         if self.late == "error":
             raise DataError(
-                f"operator '{self.context.operator}': the windows of {rows} rows had been emitted when the rows came: "
-                f'allow a longer max_delay in with_event_time, or say late="drop" to count them and go on'
+                f"operator '{self.context.operator}': the windows of {len(rows)} rows had been emitted when the rows "
+                f'came: allow a longer max_delay in with_event_time, or say late="drop" to count them and go on'
             )
-        self.context.count_late(rows)
+        if self.late == "stream":
+            self.context.emit_to(LATE, take_rows(batch, rows))
+        else:
+            self.context.count_late(len(rows))

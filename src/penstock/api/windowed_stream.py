@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.api.aggregates import columns_of, kept_for, outputs_of
 from penstock.api.arguments import aggregates_of
 from penstock.api.names import Keeps
 from penstock.api.window_operator import WindowOperator
 from penstock.api.windows import WINDOW_END, WINDOW_START, Late, Windows
+from penstock.ids import LATE
 
 if TYPE_CHECKING:
     from penstock.api.stream import KeyedStream, Stream
@@ -43,7 +44,10 @@ class WindowedStream:
         aggregates = aggregates_of((*key, WINDOW_START, WINDOW_END), outputs)
         made = functools.partial(WindowOperator, self.windows, self._on, aggregates, self._late)
         # What has the event time of a result is for its reader to say: see docs/decisions/0020.
-        reads = (self._on, *columns_of(aggregates))
+        flags: dict[str, Any] = {"reads": (self._on, *columns_of(aggregates))}
+        if self._late == "stream":
+            # A late record leaves with all its columns, so all of them must come here.
+            flags = {"side_outputs": (LATE,)}
         settings = {
             "windows": str(self.windows).removeprefix("windows of "),
             "event-time column": self._on,
@@ -56,8 +60,8 @@ class WindowedStream:
             parallelism,
             keeps=Keeps.KEYS,
             label=outputs_of(aggregates),
-            reads=reads,
             definition=tuple(settings.items()),
+            **flags,
         )
         return stream._timed(None)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Late: TypeAlias = Literal["drop", "error"]
+Late: TypeAlias = Literal["drop", "error", "stream"]
 """What happens to a record all of whose windows have been emitted. Dropped ones are counted."""
 
 WINDOW_START = "window_start"

@@ -13,6 +13,7 @@ import typer
 from penstock import __version__
 from penstock.cli.checkpoint_commands import checkpoints
 from penstock.cli.control_commands import savepoint, stop
+from penstock.cli.drop_command import drop_split
 from penstock.cli.failures import reported
 from penstock.cli.new_command import new
 from penstock.cli.options import settings_help
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command(short_help="Write a small project to start from.")(new)
 app.command(short_help="Run a pipeline, or resume it.", epilog=settings_help())(run)
 app.command(short_help="Say whether a pipeline runs, and how to go on with it.")(status)
+checkpoints.command("drop-split", short_help="Mark a file as read, in a new one.")(drop_split)
 app.add_typer(checkpoints, name="checkpoints")
 app.command(short_help="Take a savepoint of a running pipeline.")(savepoint)
 app.command(short_help="Stop a running pipeline.")(stop)

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.figures import shown_bytes, shown_count, shown_ms, shown_seconds
-from penstock.cli.readings import Reading, declined_text, first_line, plain_line, recovery_text
+from penstock.cli.readings import Reading, declined_text, first_line, left_out, plain_line, recovery_text
 from penstock.protocol.history import AttemptRecord
 
 _LINE_EVERY_S = 2.0
@@ -146,8 +146,8 @@ def panel_of(reading: Reading, hint: str = "", width: int = _WIDTH_MAX) -> Panel
     table.add_column(style="dim", no_wrap=True, min_width=12)
     table.add_column(no_wrap=True, min_width=10)
     table.add_column(no_wrap=True, overflow="ellipsis")
-    late = f", {shown_count(status.rows_late)} rows too late" if status.rows_late else ""
-    table.add_row("in", f"{shown_count(status.rows_in)} rows", f"{shown_count(reading.rows_in_per_s)}/s{late}")
+    others = "".join(f", {shown_count(count)} {name.replace('_', ' ')}" for name, count in left_out(status))
+    table.add_row("in", f"{shown_count(status.rows_in)} rows", f"{shown_count(reading.rows_in_per_s)}/s{others}")
     table.add_row("out", f"{shown_count(status.rows_out)} rows", f"{shown_count(reading.rows_out_per_s)}/s")
     bar = ProgressBar(total=100, completed=status.backpressure_percent, width=24, complete_style="yellow")
     table.add_row("backpressure", f"{status.backpressure_percent}%", bar)

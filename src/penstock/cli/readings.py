@@ -118,15 +118,26 @@ def recovery_text(recovery: RecoveryFigures) -> str:
     return ", ".join(parts)
 
 
+def left_out(status: Status) -> list[tuple[str, int]]:
+    """What does not come out of the main stream, by name, as far as there is any."""
+    counts = {
+        "late": status.rows_late,
+        "skipped": status.rows_skipped,
+        "files_skipped": status.files_skipped,
+        "dead_letters": status.dead_letters,
+    }
+    return [(name, count) for name, count in counts.items() if count]
+
+
 def plain_line(reading: Reading) -> str:
     """One line for a log."""
     status = reading.status
     checkpoint = checkpoint_text(reading.completed) if reading.completed else "none"
-    late = f"late={shown_count(status.rows_late)} " if status.rows_late else ""
     return (
         f"{shown_seconds(reading.elapsed_s)} {reading.phase} "
         f"in={shown_count(status.rows_in)} ({shown_count(reading.rows_in_per_s)}/s) "
-        f"out={shown_count(status.rows_out)} ({shown_count(reading.rows_out_per_s)}/s) {late}"
+        f"out={shown_count(status.rows_out)} ({shown_count(reading.rows_out_per_s)}/s) "
+        f"{''.join(f'{name}={shown_count(count)} ' for name, count in left_out(status))}"
         f"backpressure={status.backpressure_percent}% checkpoint={checkpoint} restarts={status.restarts}"
         + (f" recovery=({recovery_text(status.recovery)})" if status.recovery is not None else "")
         + (f" waiting=({first_line(reading.held_up)})" if reading.held_up else "")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -29,6 +30,21 @@ END_OF_SPLIT: Final = _EndOfSplit.END
 """What `SplitReader.read` returns when nothing will ever follow."""
 
 
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What `SplitReader.read` returns where there is more to say than the records that it has read."""
+
+    records: pa.RecordBatch | None = None
+    side: Mapping[str, pa.RecordBatch] = field(default_factory=dict)
+    """Records of side outputs, by the name of the output: see `Source.side_outputs`."""
+    rows_skipped: int = 0
+    """Records that were left out because they could not be read."""
+    files_skipped: int = 0
+    """Files that were left out, from where they could not be read."""
+    example: str = ""
+    """The first of what was left out: where it lies, and the reason."""
+
+
 class SplitReader(ABC):
     """Reads one split, on the mailbox thread of one worker.
 
@@ -37,8 +53,11 @@ class SplitReader(ABC):
     """
 
     @abstractmethod
-    def read(self, rows_max: int) -> pa.RecordBatch | _EndOfSplit | None:
+    def read(self, rows_max: int) -> pa.RecordBatch | Portion | _EndOfSplit | None:
         """Up to about `rows_max` records, None if there are none right now, or `END_OF_SPLIT`.
+
+        A `Portion` has records for side outputs too, or counts records that were left out. `offset` is behind all of
+        it.
 
         Must not block for longer than a few milliseconds: checkpoints wait for it.
         """
@@ -84,6 +103,8 @@ class Source(ABC):
 
     is_endless: bool = False
     """Whether its input never ends, so that operators that wait for the end are refused behind it."""
+    side_outputs: tuple[str, ...] = ()
+    """Names of the outputs that its readers have besides the main one. Each must be read in the pipeline."""
 
     in_order: bool = False
     """Whether splits are read one after the other, in the order of `splits`, rather than in turns.

@@ -16,7 +16,7 @@ from typing import TypeVar
 from penstock.api.graph import Graph, Link, Node, check, topological
 from penstock.connectors.shapes import type_text
 from penstock.errors import PipelineError
-from penstock.ids import ChannelId, EdgeId, OperatorName, SubtaskId, WorkerId
+from penstock.ids import MAIN_OUTPUT, ChannelId, EdgeId, OperatorName, SubtaskId, WorkerId
 from penstock.protocol.key_groups import key_groups_of
 from penstock.protocol.manifest import EdgeShape, OperatorShape, Partitioning, PipelineShape, RecordShape
 
@@ -42,6 +42,8 @@ class Edge:
     """What travels: the columns that the receiving chain reads. None: all of them."""
     schema: tuple[str, ...] | None = None
     """Columns and types of the sending operator's output, if it declares them."""
+    output: str = MAIN_OUTPUT
+    """The output that it reads, of the operator `id.upstream`: that need not be the last one of its chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class PhysicalPlan:
                 edge.partitioning,
                 self.chains[edge.upstream].parallelism,
                 self.chains[edge.downstream].parallelism,
-                RecordShape(edge.key, edge.columns, edge.schema),
+                RecordShape(edge.key, edge.columns, edge.schema, edge.output),
             )
             for edge in self.edges
         )
@@ -143,6 +145,7 @@ def plan(graph: Graph, parallelism: int, workers: int | None = None) -> Physical
             link.key,
             _columns(graph, link),
             _schema(graph, link),
+            link.output,
         )
         for link in graph.links
         if chain_of[link.upstream] != chain_of[link.downstream]
@@ -175,7 +178,7 @@ def _columns(graph: Graph, link: Link) -> tuple[str, ...] | None:
 
 
 def _schema(graph: Graph, link: Link) -> tuple[str, ...] | None:
-    schema = graph.node(link.upstream).schema
+    schema = graph.node(link.upstream).schema if link.output == MAIN_OUTPUT else None
     return None if schema is None else tuple(f"{field.name}: {type_text(field.type)}" for field in schema)
 
 
@@ -216,6 +219,8 @@ def _chain_to_join(
     if len(inputs) != 1 or not node.chainable or inputs[0].partitioning is not Partitioning.FORWARD:
         return None
     upstream = inputs[0].upstream
+    if inputs[0].output != MAIN_OUTPUT:
+        return None
     is_alone = len(graph.out_of(upstream)) == 1
     return chain_of[upstream] if is_alone and graph.node(upstream).chainable_after else None
 

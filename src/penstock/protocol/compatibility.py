@@ -223,6 +223,8 @@ def _differences(old: EdgeShape, new: EdgeShape) -> Iterator[tuple[str, str, str
     before, after = old.records, new.records
     if before is None or after is None:
         return
+    if before.output != after.output:
+        yield "output", before.output, after.output
     if before.key != after.key:
         yield "key", _columns(before.key), _columns(after.key)
     # The receiver holds all records of an input to one schema.

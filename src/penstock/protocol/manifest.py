@@ -13,7 +13,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from penstock.ids import NO_CHECKPOINT, CheckpointId, EdgeId, Generation, OperatorName, SubtaskId
+from penstock.ids import MAIN_OUTPUT, NO_CHECKPOINT, CheckpointId, EdgeId, Generation, OperatorName, SubtaskId
 
 FORMAT = 1
 
@@ -195,6 +195,8 @@ class RecordShape:
     """Columns that travel; None for all of them."""
     schema: tuple[str, ...] | None = None
     """Columns and types, if the sending operator declares its output."""
+    output: str = MAIN_OUTPUT
+    """The output of the sending operator that the edge reads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.api.operator import MAX_WATERMARK, Emit, Operator
 from penstock.errors import PenstockError, UserCodeError
-from penstock.ids import CheckpointId, SubtaskId
+from penstock.ids import CheckpointId, OperatorName, SubtaskId
 from penstock.plan.physical import Chain, PhysicalPlan
 from penstock.protocol.manifest import Committable, Manifest, StateKind
 from penstock.runtime.context import Context, EventTime, Piece
@@ -25,7 +25,7 @@ _DONE = object()
 
 
 class OperatorChain:
-    """The operators of one subtask. `output` takes what the last one emits.
+    """The operators of one subtask. `output` takes what the last one emits, `side_output` what goes to side outputs.
 
     `release_watermark` takes the watermarks that an operator has held back, or has made.
     """
@@ -36,6 +36,7 @@ class OperatorChain:
         plan: PhysicalPlan,
         services: Services,
         output: Emit,
+        side_output: Callable[[OperatorName, str, pa.RecordBatch], None],
         release_watermark: Callable[[int], None],
         event_time: EventTime,
         work_off: Callable[[Iterator[None]], None],
@@ -49,15 +50,16 @@ class OperatorChain:
         self._pass_on_watermark = release_watermark
         self._activity = services.activity
         for node in self.chain.nodes:
+            emit_to = functools.partial(side_output, node.name)
             if node.source is not None:
-                self.source = SourceStage(node.name, node.source, subtask.index, self.chain.parallelism)
+                self.source = SourceStage(node.name, node.source, subtask.index, self.chain.parallelism, emit_to)
                 continue
             key = self.chain.key if node.name == self.chain.name else ()
             place = subtask.index, self.chain.parallelism, plan.max_parallelism
             groups = plan.key_groups(subtask)
             release = functools.partial(self._release, len(self.contexts))
             steps = functools.partial(self._work_off, len(self.contexts), work_off)
-            self.contexts.append(Context(node.name, *place, groups, key, services, release, event_time, steps))
+            self.contexts.append(Context(node.name, *place, groups, key, services, release, event_time, steps, emit_to))
         try:
             self._make_operators(services)
             self._emits = self._link(output)

@@ -79,6 +79,7 @@ class Context:
         release_watermark: Callable[[int], None],
         event_time: EventTime,
         work_off: Callable[[Iterator[None]], None],
+        emit_to: Callable[[str, pa.RecordBatch], None],
     ) -> None:
         self.operator = operator
         self.subtask = subtask
@@ -92,6 +93,7 @@ class Context:
         self.work_off = work_off
         self.watermark = MIN_WATERMARK
         self.is_new = True
+        self._emit_to = emit_to
         self.rows_late = 0
         self._keyed: KeyedState | None = None
         self._batches: dict[str, tuple[StateKind, BatchStateHolder]] = {}
@@ -128,6 +130,9 @@ class Context:
 
     def saw_event_time(self, reached_ms: int) -> None:
         self._event_time.saw(self, reached_ms)
+
+    def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
+        self._emit_to(output, batch)
 
     def count_late(self, rows: int) -> None:
         self.rows_late += rows

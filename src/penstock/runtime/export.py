@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from penstock.errors import CorruptBlob, RestoreError, StorageError
@@ -108,10 +108,14 @@ def _occupied(store: Store, manifest: Manifest, to: Store, found: Manifest | Voi
 
 
 def import_checkpoint(
-    store: Store, restore: str | int, storage_options: dict[str, object] | None = None
+    store: Store,
+    restore: str | int,
+    storage_options: dict[str, object] | None = None,
+    change: Callable[[Manifest], Manifest] = lambda manifest: manifest,
 ) -> CheckpointId:
     """Make a checkpoint of this directory, or the newest one at another path, the newest of this directory.
 
+    `change` makes the copy differ from the original. It must leave the segments as they are.
     Raises `RestoreError`. Everything is verified before an id is taken: taking one ends a driver that still runs here.
     """
     source, checkpoint = _locate(store, restore, storage_options)
@@ -135,7 +139,7 @@ def import_checkpoint(
     _copy_blobs(source, store, manifest, names)
     is_committed = was_committed or _exists(source, paths.committed(checkpoint))
     imported = replace(
-        _with_blobs_at(manifest if not is_committed else _without_committables(manifest), names),
+        change(_with_blobs_at(manifest if not is_committed else _without_committables(manifest), names)),
         checkpoint=first,
         generation=takeover.generation,
         is_savepoint=False,

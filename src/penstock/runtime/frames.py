@@ -182,6 +182,10 @@ class HeartbeatFrame:
     recovery: RecoveryFigures | None = None
     """None if the attempt began without a checkpoint."""
     rows_late: int = 0
+    rows_skipped: int = 0
+    files_skipped: int = 0
+    dead_letters: int = 0
+    first_skipped: str = ""
 
 
 @dataclass(frozen=True, slots=True)

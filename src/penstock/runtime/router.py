@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from penstock.columnar.gather import may_share, owned
-from penstock.ids import ChannelId, SubtaskId
+from penstock.ids import MAIN_OUTPUT, ChannelId, OperatorName, SubtaskId
 from penstock.plan.physical import PhysicalPlan
 from penstock.runtime.output_channel import OutputChannel
 from penstock.runtime.partition import HashPartitioner, Partitioner, partitioner_for
@@ -22,6 +22,8 @@ class Router:
 
     def __init__(self, subtask: SubtaskId, plan: PhysicalPlan, outputs: Mapping[ChannelId, OutputChannel]) -> None:
         self._routes: list[_Route] = []
+        """Those of the main output, which is that of the last operator."""
+        self._side_routes: dict[tuple[OperatorName, str], list[_Route]] = {}
         self._batch_bytes_max: int | None = None
         senders = plan.chains[subtask.chain].parallelism
         for edge in (edge for edge in plan.edges if edge.upstream == subtask.chain):
@@ -34,7 +36,10 @@ class Router:
                 max_parallelism=plan.max_parallelism,
             )
             receivers = {c.receiver.index: outputs[c.id] for c in plan.outputs[subtask][edge.id]}
-            self._routes.append(_Route(partitioner, receivers, edge.columns))
+            routes = self._routes
+            if edge.output != MAIN_OUTPUT:
+                routes = self._side_routes.setdefault((edge.id.upstream, edge.output), [])
+            routes.append(_Route(partitioner, receivers, edge.columns))
 
     @property
     def batch_bytes_max(self) -> int | None:
@@ -50,9 +55,15 @@ class Router:
         self._batch_bytes_max = None
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        """Send a batch to the receivers that the partitioners choose."""
+        """Send a batch of the main output to the receivers that the partitioners choose."""
         for route in self._routes:
             route.send(batch)
+
+    def emit_to(self, operator: OperatorName, output: str, batch: pa.RecordBatch) -> None:
+        """Send a batch of a side output, which any operator of the chain may have."""
+        if batch.num_rows:
+            for route in self._side_routes[operator, output]:
+                route.send(batch)
 
 
 class _Route:

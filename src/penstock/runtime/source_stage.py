@@ -10,15 +10,16 @@ from __future__ import annotations
 import logging
 import zlib
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
 from penstock.api.operator import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
 from penstock.columnar.gather import owned
-from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
+from penstock.connectors.dead_letters import labelled
+from penstock.connectors.source import END_OF_SPLIT, Portion, Source, SplitReader
 from penstock.errors import DataError, IncompatibleCheckpoint
-from penstock.ids import NO_CHECKPOINT, CheckpointId, OperatorName
+from penstock.ids import DEAD_LETTERS, NO_CHECKPOINT, CheckpointId, OperatorName
 from penstock.protocol.manifest import SplitState
 from penstock.runtime.event_clocks import EventClocks
 
@@ -46,10 +47,21 @@ def owned_splits(source: Source, names: Sequence[str], index: int, parallelism: 
     return [name for position, name in enumerate(names) if position % parallelism == index]
 
 
-class SourceStage:
-    """Reads one subtask's splits of a source."""
+_NO_RECORDS = pa.RecordBatch.from_pylist([], schema=pa.schema([]))
+"""What was read had nothing for the main output."""
 
-    def __init__(self, operator: OperatorName, source: Source, index: int, parallelism: int) -> None:
+
+class SourceStage:
+    """Reads one subtask's splits of a source. `emit_side` takes the records of its side outputs."""
+
+    def __init__(
+        self,
+        operator: OperatorName,
+        source: Source,
+        index: int,
+        parallelism: int,
+        emit_side: Callable[[str, pa.RecordBatch], None] = lambda output, batch: None,
+    ) -> None:
         self.operator = operator
         self.source = source
         self.index = index
@@ -58,6 +70,12 @@ class SourceStage:
         """The event time of each open split, if the records of this chain have one."""
         self.current: str | None = None
         """The split whose records were returned last."""
+        self._emit_side = emit_side
+        self.rows_skipped = 0
+        self.files_skipped = 0
+        self.dead_letters = 0
+        self.first_skipped = ""
+        """The first of what was skipped in this attempt: where it lies, and the reason."""
         self._restored: Mapping[str, SplitState] = {}
         self._readers: dict[str, SplitReader] = {}
         self._open: list[str] = []
@@ -138,7 +156,10 @@ class SourceStage:
         return not self._open and not self.source.splits_may_appear
 
     def read(self, rows_max: int, now_ms: int = 0) -> pa.RecordBatch | None:
-        """The next records of any split, or None if there are none right now."""
+        """The next records of any split, or None if there are none right now.
+
+        What goes to side outputs is emitted at once. If nothing else was read, the batch is empty.
+        """
         former, self.current = self.current, None
         for name in self._order(former):
             is_begun = self.clocks is None or self.clocks.reached(name) > MIN_WATERMARK
@@ -147,13 +168,30 @@ class SourceStage:
                 self._close(name)
                 continue
             self._keep_awake(name)
+            is_portion = isinstance(batch, Portion)
+            if isinstance(batch, Portion):
+                batch = self._without_sides(batch)
             if batch is not None and batch.num_rows:
                 self.current = name
                 # What is counted, sent and captured of a slice should be the slice.
                 return owned(batch)
+            if is_portion:
+                return _NO_RECORDS
             if self.clocks is not None:
                 self.clocks.had_nothing(name, now_ms)
         return None
+
+    def _without_sides(self, portion: Portion) -> pa.RecordBatch | None:
+        self.rows_skipped += portion.rows_skipped
+        self.files_skipped += portion.files_skipped
+        self.first_skipped = self.first_skipped or portion.example
+        for output, batch in portion.side.items():
+            if output == DEAD_LETTERS:
+                self.dead_letters += batch.num_rows
+                self._emit_side(output, labelled(batch, self.operator))
+            else:
+                self._emit_side(output, batch)
+        return portion.records
 
     def _order(self, former: str | None) -> Iterable[str]:
         """The open splits, those first that are to be read first."""

@@ -73,8 +73,9 @@ class Subtask:
         self._clock = SubtaskClock(services, self.inputs, self.outputs)
         self._owed: deque[Iterator[None]] = deque()
         """What its operators have to do before the next record, in steps."""
+        outputs = self._router.emit, self._router.emit_to
         self.chain = OperatorChain(
-            subtask, plan, services, self._router.emit, self._clock.pass_on, self._clock, self._owed.append
+            subtask, plan, services, *outputs, self._clock.pass_on, self._clock, self._owed.append
         )
         self._clock.begin(self.chain)
         self._aligned_only = self.chain.chain.aligned_only
@@ -258,10 +259,11 @@ class Subtask:
                 self._rest(self._rest_ms)
                 self._rest_ms = min(2 * self._rest_ms, settings.source_retry_ms)
             return False
-        self._process(batch, 0, started_us)
+        if batch.num_rows:
+            self._process(batch, 0, started_us)
         self._clock.after_source()
         self._rest_ms = 1
-        if batch.num_rows < rows_max and batch.nbytes < _REST_BYTES and settings.source_rest_ms:
+        if 0 < batch.num_rows < rows_max and batch.nbytes < _REST_BYTES and settings.source_rest_ms:
             # It has kept up with whatever it reads from. Asked at once again it would have a record or two, and a
             # batch costs the same with two records as with a hundred.
             self._rest(settings.source_rest_ms)

@@ -47,7 +47,7 @@ from penstock.runtime.committers import Committers
 from penstock.runtime.coordinator import SLOW_CALL_MS, Coordinator, Ending
 from penstock.runtime.failures import error_of, given_up
 from penstock.runtime.frames import BusyFrame, FailedFrame, Frame, HeartbeatFrame, HelloFrame, StopFrame
-from penstock.runtime.late_rows import LateRows
+from penstock.runtime.left_out import LateRows, LeftOut, SkippedInput
 from penstock.runtime.liveness import SignsOfLife
 from penstock.runtime.phases import HoldUp, Phase, Progress, Startup
 from penstock.runtime.ports import AttemptBackground, Background, Clock, Transport
@@ -153,7 +153,7 @@ class Supervisor:
         self._repeated: str | None = None
         """What the last failure repeats if it comes again; None if a checkpoint has completed since."""
         self._repeats = 0
-        self._late_rows = LateRows(plan.name, clock)
+        self._left_out: tuple[LeftOut, ...] = LateRows(plan.name, clock), SkippedInput(plan.name, clock)
 
     @property
     def history(self) -> tuple[AttemptRecord, ...]:
@@ -277,7 +277,8 @@ class Supervisor:
             self._on_ending,
             self._journal,
         )
-        self._late_rows.begin_attempt()
+        for left_out in self._left_out:
+            left_out.begin_attempt()
         self._gang.launch(claimed.generation, self._plan, claimed.manifest, claimed.reservation)
         self._requests.pass_on(self.coordinator)
         self._watch(claimed.generation)
@@ -354,7 +355,8 @@ class Supervisor:
             return
         if isinstance(frame, HeartbeatFrame):
             self._reminders.forget(frame.worker)
-            self._late_rows.heard(frame)
+            for left_out in self._left_out:
+                left_out.heard(frame)
         if isinstance(frame, FailedFrame):
             self._on_worker_failed(frame)
             return
@@ -407,7 +409,8 @@ class Supervisor:
             case Finish():
                 # Its store stays open: the last retirement is under way.
                 self._end_coordinator(Phase.FINISHED)
-                self._late_rows.end()
+                for left_out in self._left_out:
+                    left_out.end()
                 self._requests.decline("the pipeline has finished", is_end=True)
             case StopFenced(reason):
                 self._give_up(FencedError(reason))

@@ -186,6 +186,7 @@ class Worker:
             100 * held_up // count if count else 0,
             combined(subtask.recovery() for subtask in self._order) if self._manifest is not None else None,
             self.rows_late,
+            *self.skipped,
         )
         self._services.transport.send(COORDINATOR, beat)
 
@@ -279,6 +280,17 @@ class Worker:
     def rows_late(self) -> int:
         """Records that were left out because their windows had been emitted."""
         return sum(context.rows_late for subtask in self._order for context in subtask.chain.contexts)
+
+    @property
+    def skipped(self) -> tuple[int, int, int, str]:
+        """Records and files that sources have left out, their dead letters, and an example of what was left out."""
+        sources = [subtask.chain.source for subtask in self._order if subtask.chain.source is not None]
+        return (
+            sum(source.rows_skipped for source in sources),
+            sum(source.files_skipped for source in sources),
+            sum(source.dead_letters for source in sources),
+            next((source.first_skipped for source in sources if source.first_skipped), ""),
+        )
 
     @property
     def can_work(self) -> bool:

@@ -84,6 +84,12 @@ class Status:
     """Slots of the session that the pipeline holds while it runs."""
     slots_total: int | None = None
     """Slots of the session; None before the workers are up, and with Spark Connect, which does not say."""
+    rows_skipped: int = 0
+    """Left out by the sources of this attempt, because they could not be read: `on_error="skip"`."""
+    files_skipped: int = 0
+    """Files that the sources of this attempt left out, from where they could not be read, or because they were gone."""
+    dead_letters: int = 0
+    """Records of the sources of this attempt for `dead_letters()`: lines, rows or files that could not be read."""
 
 
 class Job:
@@ -300,6 +306,9 @@ class Job:
             progress.detail,
             self.plan.workers,
             self._gang.slots_total,
+            sum(beat.rows_skipped for beat in beats),
+            sum(beat.files_skipped for beat in beats),
+            sum(beat.dead_letters for beat in beats),
         )
 
     def checkpoints(self) -> tuple[AttemptRecord, ...]:

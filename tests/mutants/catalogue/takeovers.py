@@ -31,7 +31,7 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
 _IMPORTED = (
     "    is_committed = was_committed or _exists(source, paths.committed(checkpoint))\n"
     "    imported = replace(\n"
-    "        _with_blobs_at(manifest if not is_committed else _without_committables(manifest), names),\n"
+    "        change(_with_blobs_at(manifest if not is_committed else _without_committables(manifest), names)),\n"
     "        checkpoint=first,\n"
     "        generation=takeover.generation,\n"
     "        is_savepoint=False,\n"

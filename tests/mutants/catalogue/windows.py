@@ -85,15 +85,15 @@ MUTANTS = (
     _mutant(
         "A record at the very beginning of a window is late",
         _STATE,
-        "rows = np.flatnonzero(times >= limits)",
-        "rows = np.flatnonzero(times > limits)",
+        "return np.flatnonzero(times < limits)",
+        "return np.flatnonzero(times <= limits)",
         "It is left out although its window is open.",
     ),
     _mutant(
         "A late record opens its window again",
         _STATE,
-        "rows = np.flatnonzero(times >= limits)",
-        "rows = np.arange(len(times))",
+        "return np.flatnonzero(times < limits)",
+        "return _NO_ROWS",
         "The window is emitted twice, and nothing is counted.",
     ),
     _mutant(

@@ -22,7 +22,9 @@ from penstock import (
     PipelineError,
     StorageError,
 )
-from penstock.connectors import files
+from penstock.connectors.files import lines
+from penstock.connectors.files.json_lines import JsonReader
+from penstock.connectors.files.parquet import ParquetReader
 from penstock.testing import run
 
 FORMATS: list[Any] = ["parquet", "jsonl", "csv"]
@@ -53,8 +55,8 @@ def read(reader: Any, rows_max: int, rows: int | None = None) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "BLOCK_BYTES", 64)
-    monkeypatch.setattr(files._ParquetReader, "_STRETCH_ROWS", 3)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(ParquetReader, "STRETCH_ROWS", 3)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -113,15 +115,15 @@ class CountedFile(io.BytesIO):
 def test_a_long_line_is_read_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     line = b"x" * 64 * 500 + b"\n"
     monkeypatch.setattr(Counted, "touched", 0)
-    reader = files._JsonReader(FileSource("/nowhere", format="jsonl"), "split", None)
-    assert reader._block(CountedFile(line + line), 0) == line
+    reader = JsonReader(FileSource("/nowhere", format="jsonl"), "split", None)
+    assert reader.block(CountedFile(line + line), 0) == line
     assert Counted.touched <= 2 * len(line)
 
 
 def test_a_line_that_is_too_long_names_its_file_its_place_and_the_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "LINE_BYTES_MAX", 1_000)
+    monkeypatch.setattr(lines, "LINE_BYTES_MAX", 1_000)
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n' + '{"n": ' + "1" * 2_000 + "}\n")
     reader = FileSource(tmp_path, format="jsonl", schema=pa.schema([("n", pa.int64())])).open("a.jsonl", None)
     with pytest.raises(DataError, match=r"'a.jsonl' .* begins at byte 9 is longer than 1000 bytes: break it"):
@@ -202,7 +204,7 @@ def test_a_missing_directory_is_found_when_the_graph_is_checked(tmp_path: Path) 
 
 
 def test_an_unknown_format() -> None:
-    with pytest.raises(PipelineError, match="it must be one of parquet, jsonl, csv"):
+    with pytest.raises(PipelineError, match="it must be one of parquet, jsonl, csv, text"):
         FileSource("/tmp", format="xml")  # type: ignore[arg-type]
 
 
@@ -212,7 +214,7 @@ def test_a_reader_that_is_paused_holds_no_file_and_goes_on_where_it_was(tmp_path
     reader = source.open("a.parquet", None)
     assert read(reader, 4, 4) == [0, 1, 2, 3]
     reader.pause()
-    assert reader._pieces is None and reader._rest is None  # type: ignore[attr-defined]
+    assert reader._pieces is None and reader._piece is None  # type: ignore[attr-defined]
     assert read(reader, 100) == [4, 5, 6, 7, 8, 9]
 
 

@@ -51,7 +51,7 @@ class Subtask:
         self.late = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        self.late += self.state.add(batch)
+        self.late += len(self.state.add(batch))
 
     def close(self, watermark: int) -> Emitted:
         emitted: Emitted = {}
@@ -302,7 +302,7 @@ def test_rows_are_counted_without_any_other_column() -> None:
     state = KeyedState(range(GROUPS), GROUPS).windows("w", ("k",), [Aggregate("count", None, "n")], TUMBLING, "ts")
     rows: list[Row] = [(key, None, time) for time in range(300) for key in range(20)]
     for some in (rows, rows[::-1], [rows[n * 7 % 400] for n in range(400)]):
-        assert state.add(batch_of(some)) == 0
+        assert len(state.add(batch_of(some))) == 0
         state._index = KeyIndex([pa.int64()])
     model = Model(TUMBLING)
     model.add([*rows, *rows, *[rows[n * 7 % 400] for n in range(400)]])

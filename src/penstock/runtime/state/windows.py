@@ -55,6 +55,7 @@ _PANES_ASKED = 8
 _PANES_FOUND_MAX = 12
 _EMITTED_ROWS_MAX = 1 << 16
 _INT64 = np.iinfo(np.int64)
+_NO_ROWS = np.zeros(0, np.intp)
 
 
 class WindowState:
@@ -102,33 +103,34 @@ class WindowState:
 
     # --- records ---
 
-    def add(self, batch: pa.RecordBatch) -> int:
-        """Fold `batch` in, but for the rows that are late, and return how many those are.
+    def add(self, batch: pa.RecordBatch) -> npt.NDArray[np.intp]:
+        """Fold `batch` in, but for the rows that are late, and return the numbers of those.
 
         Raises `DataError` as `AggregateState.update` does, and for an event time that is missing or null.
         """
         if batch.num_rows == 0:
-            return 0
+            return _NO_ROWS
         layout = self._bind(batch.schema)
-        timely, times = self._timely(layout, batch, event_times(batch, self.on))
+        times = event_times(batch, self.on)
+        late = self._late(layout, batch, times)
+        if len(late):
+            rows = np.delete(np.arange(len(times)), late)
+            batch, times = take_rows(batch, rows), times[rows]
         if len(times):
-            self._fold(layout, timely, times)
+            self._fold(layout, batch, times)
             self.version += 1
-        return int(batch.num_rows) - len(times)
+        return late
 
-    def _timely(
-        self, layout: Layout, batch: pa.RecordBatch, times: npt.NDArray[np.int64]
-    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """The rows that have an open window."""
+    def _late(self, layout: Layout, batch: pa.RecordBatch, times: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+        """The rows that have no open window."""
         earliest = int(times.min())
         if earliest >= self._open_from(layout, self._clock.fastest_ms):
-            return batch, times
+            return _NO_ROWS
         limits: npt.NDArray[np.int64] | int = self._open_from(layout, self._clock.slowest_ms)
         if not self._clock.is_even:
             groups = key_groups(batch, self.key, self._max_parallelism)
             limits = self._clock.of(groups, lambda watermark_ms: self._open_from(layout, watermark_ms))
-        rows = np.flatnonzero(times >= limits)
-        return (batch, times) if len(rows) == len(times) else (take_rows(batch, rows), times[rows])
+        return np.flatnonzero(times < limits)
 
     def _open_from(self, layout: Layout, watermark_ms: int) -> int:
         """A row of this event time or a later one is not late."""

@@ -1,15 +1,16 @@
-"""Records that windows drop are warned of, with their share."""
+"""Records that windows drop or sources skip are warned of, with their share."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
 from penstock import CollectSink, ListSource, Pipeline
 from penstock.ids import Generation, WorkerId
 from penstock.runtime.frames import HeartbeatFrame
-from penstock.runtime.late_rows import LateRows
+from penstock.runtime.left_out import LateRows, SkippedInput
 from penstock.testing import run
 from tests.unit.runtime.fake_ports import ManualClock
 
@@ -61,3 +62,18 @@ def test_a_pipeline_that_drops_records_says_so(caplog: pytest.LogCaptureFixture)
         result = run(pipeline)
     assert result.rows_late == 2
     assert any("2 of 4 records (50 %)" in message for message in caplog.messages)
+
+
+def test_skipped_input_is_said_once_a_minute_with_the_first_example(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    watch = SkippedInput("views", clock)
+    watch.heard(beat(0, 100, 0))
+    assert caplog.messages == []
+    skipped = HeartbeatFrame(Generation(1), WorkerId(1), rows_skipped=3, files_skipped=1, first_skipped="a, line 7: no")
+    watch.heard(skipped)
+    watch.heard(replace(skipped, rows_skipped=4))
+    (message,) = caplog.messages
+    assert message.startswith("pipeline views: 3 records and 1 files could not be read and were skipped.")
+    assert "The first one: a, line 7: no." in message and 'on_error="dead_letter"' in message
+    watch.end()
+    assert len(caplog.messages) == 2
