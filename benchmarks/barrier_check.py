@@ -13,10 +13,10 @@ from typing import Any, cast
 
 from benchmarks.state_snapshot import EachInTurn
 from penstock import CollectSink, GeneratorSource, Pipeline
-from penstock.plan.physical import plan
-from penstock.runtime.input_channel import InputChannel
-from penstock.runtime.items import BatchItem
-from penstock.runtime.subtask import Subtask
+from penstock.exchange.input_channel import InputChannel
+from penstock.exchange.items import BatchItem
+from penstock.graph.physical import plan
+from penstock.worker.subtask import Subtask
 
 
 def channel_with_two_batches(rows: int) -> InputChannel:

@@ -23,9 +23,9 @@ from benchmarks.checked import Checked, Figures, Tally
 from benchmarks.session import bench
 from benchmarks.work import WrongAnswer, keyed_totals, require_equal
 from penstock import GeneratorSource, Pipeline
-from penstock.api.aggregates import Aggregate
-from penstock.runtime.channel_state import encode_batches
-from penstock.runtime.state.keyed import KeyedState
+from penstock.exchange.codec import encode_batches
+from penstock.model.aggregates import Aggregate
+from penstock.state.keyed import KeyedState
 
 _SEGMENT_BYTES = 4 * 1024 * 1024
 _BATCH_ROWS = 1 << 16

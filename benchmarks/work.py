@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from benchmarks.checked import Checked, Figures, NotedSource, Tally
 from penstock import GeneratorSource, Pipeline
 from penstock.connectors.source import Source
+from penstock.exchange.codec import decode_batches
 from penstock.protocol.manifest import Manifest, StateKind
-from penstock.runtime.channel_state import decode_batches
-from penstock.runtime.directory import Directory
 from penstock.storage import open_store, paths
 from penstock.storage.blob import read_segment
+from penstock.storage.directory import Directory
 
 KEYS = 10_000
 ROWS = 20_000_000

@@ -25,9 +25,9 @@ from pyspark.sql import functions as F
 
 from penstock import GeneratorSource, KeyedFunction, ParquetSink, Pipeline
 from penstock.ids import CheckpointId
-from penstock.runtime.export import read_manifest
 from penstock.spark.job import Job
 from penstock.storage import open_store
+from penstock.storage.copies import read_manifest
 
 CUSTOMERS = 200
 

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from penstock.ids import ChannelId, CheckpointId, Generation, OperatorName, SubtaskId
-from penstock.protocol import alignment, coordinator, overtaking
-from penstock.protocol import coordinator_events as events
-from penstock.protocol import coordinator_state as states
+from penstock.protocol import alignment, overtaking
 from penstock.protocol.barrier import Barrier, BarrierFlag
-from penstock.protocol.claims import Outcome
+from penstock.protocol.coordinator import events
+from penstock.protocol.coordinator import machine as coordinator
+from penstock.protocol.coordinator import state as states
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Committable, PipelineShape, SubtaskReport
+from penstock.protocol.ownership import Outcome
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "PROTOCOL.md"
 GENERATION = Generation(1)

@@ -20,24 +20,22 @@ import importlib
 import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
-from penstock.api.connected_streams import ConnectedStreams
-from penstock.api.functions import KeyedContext, KeyedFunction, TwoInputContext, TwoInputFunction
-from penstock.api.processors import ExpiredTimerInfo, Row, StatefulProcessor, StatefulProcessorHandle, TimerValues
+from penstock.api.connected import ConnectedStreams
 from penstock.api.stream import KeyedStream, Pipeline, Stream, register_start
 from penstock.api.windowed_stream import WindowedStream
 from penstock.connectors.callable import CallableSink
 from penstock.connectors.collect import CollectSink
 from penstock.connectors.console import ConsoleSink
 from penstock.connectors.files import FileSource
+from penstock.connectors.files.json_lines_sink import JsonLinesSink
+from penstock.connectors.files.latest import read_latest
+from penstock.connectors.files.parquet_sink import ParquetSink
 from penstock.connectors.generator import GeneratorSource
-from penstock.connectors.jsonl import JsonLinesSink
-from penstock.connectors.latest import read_latest
 from penstock.connectors.memory import ABORT, CHECKPOINT, PAUSE, ListSource
-from penstock.connectors.parquet import ParquetSink
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
-from penstock.connectors.spark_sink import SparkSink
-from penstock.connectors.spark_source import SparkSource
+from penstock.connectors.spark.sink import SparkSink
+from penstock.connectors.spark.source import SparkSource
 from penstock.errors import (
     CorruptBlob,
     DataError,
@@ -53,6 +51,14 @@ from penstock.errors import (
     RestoreError,
     StorageError,
     UserCodeError,
+)
+from penstock.operators.functions import KeyedContext, KeyedFunction, TwoInputContext, TwoInputFunction
+from penstock.operators.spark_processor import (
+    ExpiredTimerInfo,
+    Row,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
 )
 
 __all__ = [

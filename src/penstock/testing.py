@@ -28,26 +28,26 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from penstock.api.graph import Graph
 from penstock.api.stream import Pipeline
 from penstock.connectors.sink import Committer
+from penstock.driver.phases import Phase
+from penstock.driver.supervisor import Supervisor, SupervisorSettings
 from penstock.errors import PenstockError
+from penstock.exchange.zmq_transport import RealClock
+from penstock.graph.logical import Graph
+from penstock.graph.physical import PhysicalPlan, plan
 from penstock.ids import COORDINATOR, CheckpointId, Generation, OperatorName, WorkerId
-from penstock.plan.physical import PhysicalPlan, plan
-from penstock.protocol.claims import Reservation
-from penstock.protocol.coordinator_events import RequestResult
-from penstock.protocol.coordinator_state import Policy, RequestKind
+from penstock.mailbox.frames import FailedFrame, Frame
+from penstock.mailbox.threads import outcome_of
+from penstock.protocol.coordinator.events import RequestResult
+from penstock.protocol.coordinator.state import Policy, RequestKind
 from penstock.protocol.manifest import Manifest
+from penstock.protocol.ownership import Reservation
 from penstock.protocol.restart import RestartPolicy
-from penstock.runtime.frames import FailedFrame, Frame
-from penstock.runtime.phases import Phase
-from penstock.runtime.settings import WorkerSettings
-from penstock.runtime.supervisor import Supervisor, SupervisorSettings
-from penstock.runtime.threads import outcome_of
-from penstock.runtime.worker import Worker
-from penstock.runtime.zmq_transport import RealClock
 from penstock.storage import MemoryStore, open_store
 from penstock.storage.port import Store
+from penstock.worker.settings import WorkerSettings
+from penstock.worker.worker import Worker
 
 __all__ = ["Result", "Schedule", "run"]
 

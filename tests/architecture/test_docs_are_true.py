@@ -20,15 +20,15 @@ from typing import Any
 import pytest
 
 from penstock import errors
+from penstock.mailbox import frames
 from penstock.protocol.barrier import BarrierFlag
-from penstock.protocol.coordinator_state import Policy
+from penstock.protocol.coordinator.state import Policy
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Cut
 from penstock.protocol.restart import RestartPolicy
-from penstock.runtime import frames
-from penstock.runtime.settings import WorkerSettings
 from penstock.spark.job import Status
 from penstock.spark.settings import Settings
+from penstock.worker.settings import WorkerSettings
 from tests.mutants.catalogue import MUTANTS
 from tests.simulation.checkers import CHECKERS
 from tests.simulation.production import SIMULATED

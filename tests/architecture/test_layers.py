@@ -96,19 +96,19 @@ def package_with(root: Path, sources: dict[str, str]) -> Path:
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("protocol/credit.py", "from penstock.runtime.worker import Worker"),
-        ("protocol/credit.py", "import penstock.runtime.worker as worker"),
+        ("protocol/credit.py", "from penstock.worker.worker import Worker"),
+        ("protocol/credit.py", "import penstock.worker.worker as worker"),
         ("protocol/credit.py", "from penstock import runtime"),
         ("protocol/credit.py", "from ..runtime import worker"),
         ("protocol/credit.py", "from .. import runtime"),
         ("protocol/__init__.py", "from ..runtime.worker import Worker"),
         ("protocol/credit.py", "def late():\n    from penstock.runtime import worker"),
-        ("protocol/credit.py", "import importlib\nimportlib.import_module('penstock.runtime.worker')"),
+        ("protocol/credit.py", "import importlib\nimportlib.import_module('penstock.worker.worker')"),
         (
             "protocol/credit.py",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from penstock.runtime.worker import Worker",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from penstock.worker.worker import Worker",
         ),
-        ("runtime/worker.py", "from penstock import Pipeline"),
+        ("worker/worker.py", "from penstock import Pipeline"),
         ("connectors/files.py", "from penstock.storage import port"),
         ("storage/port.py", "from penstock.connectors import files"),
         ("api/stream.py", "from penstock.plan import planner"),
@@ -120,7 +120,7 @@ def package_with(root: Path, sources: dict[str, str]) -> Path:
     ],
 )
 def test_an_import_that_does_not_point_down_is_found(tmp_path: Path, file: str, source: str) -> None:
-    others = {"runtime/__init__.py": "", "runtime/worker.py": "", "storage/__init__.py": "", "storage/port.py": ""}
+    others = {"runtime/__init__.py": "", "worker/worker.py": "", "storage/__init__.py": "", "storage/port.py": ""}
     assert len(layer_violations(package_with(tmp_path, others | {file: source}))) == 1
 
 

@@ -117,7 +117,7 @@ def test_pure_modules_are_accepted_whatever_the_rest_of_the_package_imports(tmp_
         tmp_path,
         {
             "__init__.py": "from penstock.runtime import worker",
-            "runtime/worker.py": "import threading",
+            "worker/worker.py": "import threading",
             "protocol/__init__.py": "from penstock.protocol.credit import Credit",
             "protocol/credit.py": "import enum\nfrom .alignment import step\nfrom penstock.ids import Generation",
             "protocol/alignment.py": "from . import credit\nfrom timeit_like_name import time",

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from unittest import mock
 
 from penstock import CollectSink, Pipeline
-from penstock.api import async_operator
-from penstock.protocol.coordinator_state import Mode, Policy
-from penstock.runtime.settings import WorkerSettings
+from penstock.operators import async_map as async_operator
+from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.testing import Schedule, run
+from penstock.worker.settings import WorkerSettings
 from tests.fuzz.case import Case, Life, draw
 from tests.fuzz.judge import Judge
 from tests.fuzz.steps import build, insert

@@ -96,8 +96,8 @@ def test_whoever_caught_it_last_time_catches_it_again_without_a_search(bench: Be
 )
 def test_a_record_that_is_out_of_date_costs_a_try(bench: Bench, stale: Catcher) -> None:
     # No simulated pipeline has anything to do with it.
-    mutant = replace(SEEN, file="api/durations.py", old='("s", "sec",', new='("sec",')
-    assert isinstance(bench.judged(replace(mutant, tests=("tests/unit/api/test_durations.py",)), stale), ByTest)
+    mutant = replace(SEEN, file="model/units.py", old='("s", "sec",', new='("sec",')
+    assert isinstance(bench.judged(replace(mutant, tests=("tests/unit/model/test_units.py",)), stale), ByTest)
 
 
 def test_one_that_nobody_looks_at_survives(bench: Bench) -> None:

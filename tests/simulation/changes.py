@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import replace
 
-from penstock.api.graph import Graph, Link, renamed
+from penstock.graph.logical import Graph, Link, renamed
 from penstock.ids import OperatorName
 from penstock.protocol.manifest import Manifest, Partitioning, StateKind, committables_of
 from tests.simulation.operators import Check

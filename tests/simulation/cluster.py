@@ -8,17 +8,17 @@ import random
 import traceback
 from collections.abc import Callable, Iterator
 
+from penstock.driver.supervisor import Phase
 from penstock.errors import DriverSilent, FencedError, NoReadableCheckpoint, RestoreError
+from penstock.exchange.items import Captured
+from penstock.graph.physical import plan
 from penstock.ids import Generation, SubtaskId
-from penstock.plan.physical import plan
+from penstock.mailbox.frames import FailedFrame
 from penstock.protocol.barrier import Barrier
-from penstock.protocol.claims import Void
-from penstock.protocol.coordinator_state import RequestKind
+from penstock.protocol.coordinator.state import RequestKind
 from penstock.protocol.manifest import Manifest, SubtaskReport
 from penstock.protocol.manifest_codec import decode_manifest_or_void
-from penstock.runtime.frames import FailedFrame
-from penstock.runtime.items import Captured
-from penstock.runtime.supervisor import Phase
+from penstock.protocol.ownership import Void
 from penstock.storage import paths
 from tests.simulation.changes import Change
 from tests.simulation.disk import Disk, DiskFailure

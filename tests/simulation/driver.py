@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from penstock.driver.committers import Committers
+from penstock.driver.supervisor import Supervisor
 from penstock.errors import PenstockError
+from penstock.graph.physical import PhysicalPlan
 from penstock.ids import COORDINATOR, Generation, WorkerId
-from penstock.plan.physical import PhysicalPlan
-from penstock.protocol.claims import Reservation
+from penstock.mailbox.frames import Frame
 from penstock.protocol.manifest import Manifest
-from penstock.runtime.committers import Committers
-from penstock.runtime.frames import Frame
-from penstock.runtime.supervisor import Supervisor
-from penstock.runtime.worker import Worker
+from penstock.protocol.ownership import Reservation
+from penstock.worker.worker import Worker
 from tests.simulation.background import VirtualCondition
 from tests.simulation.changes import Change
 from tests.simulation.disk import DiskView

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from penstock.driver.supervisor import Phase, Supervisor
 from penstock.ids import WorkerId
-from penstock.protocol.coordinator_events import RequestCompleted, RequestResult
-from penstock.protocol.coordinator_state import Mode, RequestKind
-from penstock.runtime.supervisor import Phase, Supervisor
+from penstock.protocol.coordinator.events import RequestCompleted, RequestResult
+from penstock.protocol.coordinator.state import Mode, RequestKind
 from penstock.storage import paths
 from tests.simulation import changes
 from tests.simulation.calls import Hang, ProcessKilled

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.api.functions import KeyedContext, KeyedFunction
-from penstock.api.operator import Emit, Operator
+from penstock.operators.contract import Emit, Operator
+from penstock.operators.functions import KeyedContext, KeyedFunction
 from tests.simulation.records import Numbers, batch_of, numbers_of
 from tests.simulation.world import World
 

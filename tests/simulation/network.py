@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.ids import WorkerId
-from penstock.runtime.frames import Frame
+from penstock.mailbox.frames import Frame
 from tests.simulation.process import Process
 from tests.simulation.scheduler import Scheduler
 

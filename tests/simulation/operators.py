@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.api.operator import Emit, Operator, OperatorContext
-from penstock.runtime.keys import key_groups
-from penstock.runtime.state.accumulators import Aggregate
+from penstock.columnar.hashing import key_groups
+from penstock.operators.contract import Emit, Operator, OperatorContext
+from penstock.state.aggregates.accumulators import Aggregate
 from tests.simulation.records import Numbers, batch_of, numbers_of
 from tests.simulation.world import World
 

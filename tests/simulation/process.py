@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from penstock.runtime.frames import Frame
+from penstock.mailbox.frames import Frame
 from tests.simulation.background import SimulatedBackground
 from tests.simulation.calls import ProcessKilled
 from tests.simulation.scheduler import Scheduler

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from penstock.api.async_operator import MapAsyncOperator
-from penstock.api.graph import Graph, OperatorFactory
-from penstock.api.links import resolved
 from penstock.api.stream import Pipeline, Stream
+from penstock.graph.edges import resolved
+from penstock.graph.logical import Graph, OperatorFactory
+from penstock.operators.async_map import MapAsyncOperator
 from tests.simulation.async_calls import simulated
 from tests.simulation.functions import Alarms, Echoes, Slowly, Stamp, WindowNumbers, echo_times, windows_of
 from tests.simulation.operators import KEYS, Check, Count, KeyBy, Ordered, kept, modulo

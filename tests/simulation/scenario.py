@@ -6,12 +6,12 @@ import enum
 import random
 from dataclasses import dataclass, field, replace
 
-from penstock.protocol.coordinator_state import Mode, Policy
+from penstock.driver.supervisor import SupervisorSettings
+from penstock.driver.takeover import RestoreOptions
+from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.protocol.recovery import FallBack
 from penstock.protocol.restart import RestartPolicy
-from penstock.runtime.settings import WorkerSettings
-from penstock.runtime.supervisor import SupervisorSettings
-from penstock.runtime.takeover import RestoreOptions
+from penstock.worker.settings import WorkerSettings
 from tests.simulation.production import SIMULATED
 from tests.simulation.topologies import Load
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from penstock.api.graph import check
-from penstock.api.operator import MAX_WATERMARK
+from penstock.graph.logical import check
 from penstock.ids import CheckpointId, SubtaskId
-from penstock.protocol.claims import Void
+from penstock.operators.contract import MAX_WATERMARK
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.manifest_codec import encode_void
+from penstock.protocol.ownership import Void
 from penstock.storage import paths
 from tests.simulation import checkers
 from tests.simulation.calls import Call, Hang, Hangs

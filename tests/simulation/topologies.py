@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.api.graph import Graph, Link, Node
+from penstock.graph.logical import Graph, Link, Node
 from penstock.ids import OperatorName
 from penstock.protocol.manifest import Partitioning
 from tests.simulation.operators import (

@@ -23,7 +23,7 @@ from penstock import (
     PipelineError,
     StorageError,
 )
-from penstock.runtime.supervisor import Phase
+from penstock.driver.supervisor import Phase
 from penstock.spark.job import Job
 from tests.spark.kit import completed, until
 

@@ -18,10 +18,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock import CHECKPOINT, CollectSink, ListSource, Pipeline
-from penstock.api.schemas import as_schema
-from penstock.runtime.settings import WorkerSettings
+from penstock.columnar.schema_guard import as_schema
 from penstock.spark.sessions import session_zone
 from penstock.testing import run
+from penstock.worker.settings import WorkerSettings
 from tests.spark.processors import (
     COUNTED,
     INITIAL,

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from penstock import Pipeline, SparkSink, SparkSource
 from penstock.ids import WorkerId
 from tests.spark.kit import completed, until
-from tests.unit.connectors.spark_data_sources import Files, Numbers
+from tests.unit.connectors.spark.data_sources import Files, Numbers
 
 pytestmark = pytest.mark.spark
 

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from penstock.api.stream import Pipeline
 from penstock.connectors.collect import CollectSink
 from penstock.connectors.generator import GeneratorSource
+from penstock.driver.phases import Phase
 from penstock.errors import NoFreeSlots
-from penstock.runtime.phases import Phase
 from penstock.spark.job import Job
 from tests.spark.kit import completed, until
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from penstock import Pipeline
-from penstock.runtime.settings import WorkerSettings
 from penstock.testing import run
+from penstock.worker.settings import WorkerSettings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PIPELINES = ("page_views", "running_totals", "spark_data_source", "unusual_readings", "word_count")

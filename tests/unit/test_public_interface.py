@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import ConsoleSink, FileSource, GeneratorSource, ListSource, ParquetSink, Pipeline
-from penstock.api.operator import Operator
+from penstock.operators.contract import Operator
 from penstock.spark.settings import Settings, StartOptions
 from tests.unit.user_types import checked_types
 

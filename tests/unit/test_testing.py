@@ -23,7 +23,7 @@ from penstock import (
     UserCodeError,
 )
 from penstock.ids import Generation
-from penstock.protocol.coordinator_state import Policy
+from penstock.protocol.coordinator.state import Policy
 from penstock.storage import MemoryStore
 from penstock.testing import Schedule, run
 

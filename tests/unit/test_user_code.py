@@ -11,7 +11,7 @@ import pytest
 from penstock import CollectSink, ListSource, Pipeline, UserCodeError
 from penstock.errors import DataError, JobFailed, OptionError, PenstockError, repetition_of
 from penstock.ids import Generation, OperatorName, SubtaskId, WorkerId
-from penstock.runtime.failures import error_of, failed_frame
+from penstock.mailbox.failures import error_of, failed_frame
 from penstock.testing import run
 from penstock.user_code import raised_at, strangeness, user_code_error
 

@@ -9,11 +9,11 @@ from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from penstock.api.aggregates import FUNCTIONS, Aggregate
-from penstock.api.durations import duration_ms
-from penstock.api.schemas import as_schema
-from penstock.api.windows import Windows
+from penstock.columnar.schema_guard import as_schema
 from penstock.errors import PipelineError
+from penstock.model.aggregates import FUNCTIONS, Aggregate
+from penstock.model.units import duration_ms
+from penstock.model.windows import Windows
 
 AtEnd: TypeAlias = Literal["fire", "drop"]
 EmitWhen: TypeAlias = Literal["updates", "final"]

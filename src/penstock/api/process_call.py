@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.arguments import AtEnd, instance_of, require_choice, schema_or_none
-from penstock.api.forms import As
-from penstock.api.functions import KeyedFunction
-from penstock.api.graph import OperatorFactory
-from penstock.api.keyed_operators import ProcessOperator, ProcessorOperator
-from penstock.api.schemas import SchemaLike
-from penstock.api.timers import TimeMode
+from penstock.columnar.schema_guard import SchemaLike
 from penstock.errors import PipelineError
+from penstock.graph.logical import OperatorFactory
+from penstock.operators.formats import As
+from penstock.operators.functions import KeyedFunction
+from penstock.operators.keyed import ProcessOperator, ProcessorOperator
+from penstock.operators.timers import TimeMode
 
 
 class ProcessCall:

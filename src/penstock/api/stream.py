@@ -12,7 +12,7 @@
 
 Nothing runs while a pipeline is described: each call adds an operator to a graph, which `Pipeline.graph` checks as a
 whole. Operators have names, by which their state is found again in a checkpoint. One without a name of yours gets one
-that is derived from what it is and stands on (`api/names.py`): it stays the same when others are put in front of it,
+that is derived from what it is and stands on (`graph/names.py`): it stays the same when others are put in front of it,
 and changes with its key, its aggregates or its sources. A name of your own stays in any case.
 """
 
@@ -28,8 +28,6 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.api import operators
-from penstock.api.aggregates import columns_of, kept_for, outputs_of
 from penstock.api.arguments import (
     AtEnd,
     EmitWhen,
@@ -44,24 +42,26 @@ from penstock.api.arguments import (
     schema_or_none,
     windows_of,
 )
-from penstock.api.async_operator import MapAsyncOperator, Where
-from penstock.api.connected_streams import ConnectedStreams
-from penstock.api.durations import Duration, duration_ms
-from penstock.api.event_time import EventTimeOperator, Unit
-from penstock.api.forms import As, check_form
-from penstock.api.graph import MAX_PARALLELISM_DEFAULT, Graph, Node, OperatorFactory, check, renamed
-from penstock.api.links import End, Wish, resolved, side_ends
-from penstock.api.names import Keeps, Traits, calling_line, derived_names, label_of
-from penstock.api.pickling import check_travels
+from penstock.api.connected import ConnectedStreams
 from penstock.api.process_call import ProcessCall, time_mode_of
-from penstock.api.schemas import SchemaLike
-from penstock.api.timers import TimeMode
 from penstock.api.windowed_stream import WindowedStream
-from penstock.api.windows import Late
+from penstock.columnar.schema_guard import SchemaLike
 from penstock.connectors.sink import Sink
 from penstock.connectors.source import Source
 from penstock.errors import PipelineError
+from penstock.graph.edges import End, Wish, resolved, side_ends
+from penstock.graph.logical import MAX_PARALLELISM_DEFAULT, Graph, Node, OperatorFactory, check, renamed
+from penstock.graph.names import Keeps, Traits, calling_line, derived_names, label_of
 from penstock.ids import DEAD_LETTERS, LATE, OperatorName
+from penstock.model.aggregates import columns_of, kept_for, outputs_of
+from penstock.model.units import Duration, duration_ms
+from penstock.model.windows import Late
+from penstock.operators import stateless as operators
+from penstock.operators.async_map import MapAsyncOperator, Where
+from penstock.operators.event_time import EventTimeOperator, Unit
+from penstock.operators.formats import As, check_form
+from penstock.operators.pickling import check_travels
+from penstock.operators.timers import TimeMode
 from penstock.protocol.compatibility import AGGREGATES, EVENT_TIME_COLUMN
 from penstock.protocol.manifest import Partitioning
 

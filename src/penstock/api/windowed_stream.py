@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from penstock.api.aggregates import columns_of, kept_for, outputs_of
 from penstock.api.arguments import aggregates_of
-from penstock.api.names import Keeps
-from penstock.api.window_operator import WindowOperator
-from penstock.api.windows import WINDOW_END, WINDOW_START, Late, Windows
+from penstock.graph.names import Keeps
 from penstock.ids import LATE
+from penstock.model.aggregates import columns_of, kept_for, outputs_of
+from penstock.model.windows import WINDOW_END, WINDOW_START, Late, Windows
+from penstock.operators.window import WindowOperator
 
 if TYPE_CHECKING:
     from penstock.api.stream import KeyedStream, Stream

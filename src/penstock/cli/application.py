@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli.checkpoint_commands import checkpoints
+from penstock.cli.checkpoints.commands import checkpoints
+from penstock.cli.checkpoints.drop_command import drop_split
 from penstock.cli.control_commands import savepoint, stop
-from penstock.cli.drop_command import drop_split
 from penstock.cli.failures import reported
 from penstock.cli.new_command import new
 from penstock.cli.options import settings_help

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.checkpoints.inspection import open_directory
+from penstock.cli.checkpoints.tables import print_json
 from penstock.cli.failures import reported
-from penstock.cli.inspection import open_directory
-from penstock.cli.tables import print_json
-from penstock.runtime.control import Command, give_order
+from penstock.driver.control import Command, give_order
 
 Directory = Annotated[
     str,

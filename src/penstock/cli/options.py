@@ -12,8 +12,8 @@ from typing import Any
 
 import typer
 
-from penstock.api.durations import exact_ms
 from penstock.errors import OptionError
+from penstock.model.units import exact_ms
 from penstock.spark.settings import Settings
 
 _TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from penstock.cli.displays import Display, LiveDisplay, PlainDisplay, QuietDisplay
 from penstock.cli.failures import reported
 from penstock.cli.loading import Loaded, load
 from penstock.cli.options import properties_of, settings_of
+from penstock.cli.progress.displays import Display, LiveDisplay, PlainDisplay, QuietDisplay
 from penstock.cli.remote import connect
 from penstock.cli.running import Watch, signals_to
 from penstock.cli.session import MASTER_DEFAULT, make_session, properties_for
 from penstock.ids import OperatorName
-from penstock.runtime.export import check_restore
-from penstock.runtime.lease import Lease
 from penstock.storage import open_store, paths
+from penstock.storage.copies import check_restore
+from penstock.storage.lease import Lease
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

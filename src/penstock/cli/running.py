@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from penstock.cli.displays import Display
-from penstock.cli.readings import Readings, Running
+from penstock.cli.progress.displays import Display
+from penstock.cli.progress.readings import Readings, Running
 from penstock.spark.interrupts import Stopping, ending_text
 
 _LOOK_S = 0.25

@@ -9,13 +9,13 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.checkpoint_commands import Directory, Json
+from penstock.cli.checkpoints.commands import Directory, Json
+from penstock.cli.checkpoints.inspection import Summary, inflight_bytes, open_directory, state_bytes, summaries
+from penstock.cli.checkpoints.tables import print_json, print_table, summary_value
 from penstock.cli.failures import reported
-from penstock.cli.figures import shown_bytes, shown_count, shown_seconds
-from penstock.cli.inspection import Summary, inflight_bytes, open_directory, state_bytes, summaries
-from penstock.cli.tables import print_json, print_table, summary_value
+from penstock.cli.progress.stats import shown_bytes, shown_count, shown_seconds
 from penstock.protocol.manifest import Manifest
-from penstock.runtime.lease import Owner, owner_of
+from penstock.storage.lease import Owner, owner_of
 
 
 @dataclass(frozen=True, slots=True)

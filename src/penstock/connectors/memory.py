@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from penstock.columnar.time_zones import TimeZones
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
-from penstock.connectors.time_zones import TimeZones
 from penstock.errors import PipelineError
 
 

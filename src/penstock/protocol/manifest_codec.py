@@ -20,8 +20,8 @@ from typing import TypeVar
 import msgspec
 
 from penstock.errors import CorruptBlob, RestoreError
-from penstock.protocol.claims import Reservation, Void, block_ids_max
 from penstock.protocol.manifest import FORMAT, Manifest, Segment, segments_of
+from penstock.protocol.ownership import Reservation, Void, block_ids_max
 
 T = TypeVar("T")
 

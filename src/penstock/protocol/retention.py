@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from penstock.ids import NO_CHECKPOINT, CheckpointId, Generation
-from penstock.protocol.claims import Listing, Outcome, Reservation, is_fenced
+from penstock.protocol.ownership import Listing, Outcome, Reservation, is_fenced
 
 STOPS_RETAINED = 3
 """Unless somebody says otherwise, so many savepoints of stops stay."""

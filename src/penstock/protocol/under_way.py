@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.ids import SubtaskId
-from penstock.protocol.coordinator_state import Attempt, Collecting, Errand, Settling, State, Writing
+from penstock.protocol.coordinator.state import Attempt, Collecting, Errand, Settling, State, Writing
 from penstock.protocol.history import AttemptRecord, Status, figures_of
 from penstock.protocol.manifest import SubtaskReport
 

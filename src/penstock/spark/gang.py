@@ -16,17 +16,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.driver.phases import HoldUp
 from penstock.errors import PenstockError, SessionStopped
+from penstock.exchange.wire import BrokenLink, WireError
+from penstock.exchange.zmq_transport import RealClock, ZmqTransport, make_secrets
+from penstock.graph.physical import PhysicalPlan
 from penstock.ids import COORDINATOR, Generation, WorkerId
-from penstock.plan.physical import PhysicalPlan
-from penstock.protocol.claims import Reservation
+from penstock.mailbox.frames import Endpoint, Frame, HelloFrame, WelcomeFrame
 from penstock.protocol.manifest import Manifest
-from penstock.runtime.frames import Endpoint, Frame, HelloFrame, WelcomeFrame
-from penstock.runtime.phases import HoldUp
-from penstock.runtime.pulse import DriverBeat, Pulse
-from penstock.runtime.settings import WorkerSettings
-from penstock.runtime.wire import BrokenLink, WireError
-from penstock.runtime.zmq_transport import RealClock, ZmqTransport, make_secrets
+from penstock.protocol.ownership import Reservation
 from penstock.spark.cancellation import PREFIX, cancel_jobs, tag_jobs
 from penstock.spark.environment import workers_python
 from penstock.spark.failures import gang_failure
@@ -34,6 +32,8 @@ from penstock.spark.labels import label_jobs
 from penstock.spark.sessions import context_of, is_stopped
 from penstock.spark.slots import Slots, hold_up_of, holding_text, slots_of, tasks_of
 from penstock.spark.task import Attempt, task
+from penstock.worker.pulse import DriverBeat, Pulse
+from penstock.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

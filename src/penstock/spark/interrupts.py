@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from penstock.driver.phases import Phase
 from penstock.ids import CheckpointId
 from penstock.protocol.barrier import BarrierFlag
 from penstock.protocol.history import AttemptRecord
-from penstock.runtime.phases import Phase
 from penstock.spark.cancellation import cancel_other_jobs
 
 if TYPE_CHECKING:

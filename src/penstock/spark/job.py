@@ -20,28 +20,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.connectors.sink import Committer
+from penstock.driver.control import Control
+from penstock.driver.phases import HoldUp, Phase
+from penstock.driver.reminders import Reminders
+from penstock.driver.supervisor import Supervisor
 from penstock.errors import JobFailed, PenstockError
+from penstock.exchange.zmq_transport import RealClock
+from penstock.graph.physical import PhysicalPlan
 from penstock.ids import CheckpointId, Generation, OperatorName, WorkerId
-from penstock.plan.physical import PhysicalPlan
-from penstock.protocol.coordinator_events import RequestCompleted, RequestResult
-from penstock.protocol.coordinator_state import RequestKind
+from penstock.mailbox.frames import HeartbeatFrame
+from penstock.mailbox.recovery_stats import RecoveryFigures, combined
+from penstock.mailbox.threads import Mail, ThreadBackground
+from penstock.protocol.coordinator.events import RequestCompleted, RequestResult
+from penstock.protocol.coordinator.state import RequestKind
 from penstock.protocol.history import AttemptRecord
 from penstock.protocol.history import Status as RecordStatus
-from penstock.runtime.control import Control
-from penstock.runtime.export import export_checkpoint
-from penstock.runtime.frames import HeartbeatFrame
-from penstock.runtime.lease import BEAT_MS, Lease
-from penstock.runtime.phases import HoldUp, Phase
-from penstock.runtime.recovery_figures import RecoveryFigures, combined
-from penstock.runtime.reminders import Reminders
-from penstock.runtime.supervisor import Supervisor
-from penstock.runtime.threads import Mail, ThreadBackground
-from penstock.runtime.zmq_transport import RealClock
 from penstock.spark.gang import SparkGang, StoreAddress
 from penstock.spark.interrupts import HANDLER, Stopping, ending_text
 from penstock.spark.sessions import session_zone
 from penstock.spark.settings import Settings
 from penstock.storage import open_store
+from penstock.storage.copies import export_checkpoint
+from penstock.storage.lease import BEAT_MS, Lease
 from penstock.storage.port import Store
 
 if TYPE_CHECKING:

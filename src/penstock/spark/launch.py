@@ -6,13 +6,11 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from penstock.api.graph import Graph
 from penstock.connectors.sink import Committer
 from penstock.errors import OptionError
+from penstock.graph.logical import Graph
+from penstock.graph.physical import plan as plan_graph
 from penstock.ids import OperatorName
-from penstock.plan.physical import plan as plan_graph
-from penstock.runtime.export import import_checkpoint
-from penstock.runtime.lease import Lease
 from penstock.spark.gang import StoreAddress
 from penstock.spark.job import Job
 from penstock.spark.labels import stop_progress_bar
@@ -20,6 +18,8 @@ from penstock.spark.preflight import check_session, is_single_host
 from penstock.spark.sessions import context_of
 from penstock.spark.settings import Settings
 from penstock.storage import open_store
+from penstock.storage.copies import import_checkpoint
+from penstock.storage.lease import Lease
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from penstock.api.durations import exact_ms
+from penstock.driver.supervisor import SupervisorSettings
+from penstock.driver.takeover import RestoreOptions
 from penstock.errors import OptionError
-from penstock.protocol.coordinator_state import Mode, Policy
+from penstock.model.units import exact_ms
+from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.protocol.recovery import FallBack
 from penstock.protocol.restart import RestartPolicy
 from penstock.protocol.retention import STOPS_RETAINED
-from penstock.runtime.settings import WorkerSettings
-from penstock.runtime.supervisor import SupervisorSettings
-from penstock.runtime.takeover import RestoreOptions
+from penstock.worker.settings import WorkerSettings
 
 _MODES = {
     "aligned": Mode.ALIGNED,

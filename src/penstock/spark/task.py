@@ -19,22 +19,22 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import OptionError, PenstockError
+from penstock.exchange.zmq_transport import RealClock, Secrets, ZmqTransport
+from penstock.graph.physical import PhysicalPlan
 from penstock.ids import COORDINATOR, CheckpointId, Generation, WorkerId
-from penstock.plan.physical import PhysicalPlan
-from penstock.protocol.claims import Reservation
-from penstock.runtime.export import read_manifest
-from penstock.runtime.frames import Endpoint, FailedFrame, Frame, HelloFrame, StopFrame, WelcomeFrame
-from penstock.runtime.loop import run_worker
-from penstock.runtime.memory import retain_freed_memory
-from penstock.runtime.pulse import Pulse, WorkerBeat
-from penstock.runtime.settings import WorkerSettings
-from penstock.runtime.shared import require_shared
-from penstock.runtime.threads import Mail, ThreadBackground
-from penstock.runtime.worker import Worker
-from penstock.runtime.zmq_transport import RealClock, Secrets, ZmqTransport
+from penstock.mailbox.frames import Endpoint, FailedFrame, Frame, HelloFrame, StopFrame, WelcomeFrame
+from penstock.mailbox.threads import Mail, ThreadBackground
+from penstock.protocol.ownership import Reservation
 from penstock.spark.environment import entry, versions
 from penstock.storage import open_store
+from penstock.storage.copies import read_manifest
 from penstock.storage.port import Store
+from penstock.worker.loop import run_worker
+from penstock.worker.pulse import Pulse, WorkerBeat
+from penstock.worker.scheduling.memory import retain_freed_memory
+from penstock.worker.settings import WorkerSettings
+from penstock.worker.shared import require_shared
+from penstock.worker.worker import Worker
 
 _HEARD_MS_MAX = 5_000
 """The driver has this long to answer a failure."""

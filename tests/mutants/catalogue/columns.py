@@ -5,13 +5,13 @@ from __future__ import annotations
 from tests.mutants.mutant import OWN, Mutant
 
 _GATHER = "columnar/gather.py"
-_STAGE = "runtime/source_stage.py"
+_STAGE = "worker/source_stage.py"
 
 
 def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
     tests = {
         _GATHER: ("tests/unit/columnar/test_gather.py",),
-        _STAGE: ("tests/unit/runtime/test_source_stage.py", "tests/unit/runtime/test_every_type.py"),
+        _STAGE: ("tests/unit/worker/test_source_stage.py", "tests/unit/state/test_every_type.py"),
     }
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests[file])
 
@@ -55,31 +55,31 @@ MUTANTS = (
     Mutant(
         "A segment that is split keeps the bit that tells its halves apart to itself",
         OWN,
-        "runtime/state/slot_table.py",
+        "state/index/slot_table.py",
         "self._directory[agreed + (1 << depth) :: 1 << (depth + 1)] = other * _SEGMENT",
         "pass",
         "The new half is never found: keys get a second slot, and begin anew.",
         seeds=0,
-        tests=("tests/unit/runtime/test_slot_table.py",),
+        tests=("tests/unit/state/test_slot_table.py",),
     ),
     Mutant(
         "Rows go on at their old position after a segment was split",
         OWN,
-        "runtime/state/slot_table.py",
+        "state/index/slot_table.py",
         "                if self._split_full_segments():\n                    following = self._home(hashes[rows])\n",
         "                self._split_full_segments()\n",
         "They look in a segment that their key has left.",
         seeds=0,
-        tests=("tests/unit/runtime/test_slot_table.py",),
+        tests=("tests/unit/state/test_slot_table.py",),
     ),
     Mutant(
         "All segments are split as soon as one is full",
         OWN,
-        "runtime/state/slot_table.py",
+        "state/index/slot_table.py",
         "is_full = self._keys > _SEGMENT_KEYS_MAX\n",
         "is_full = np.full(len(self._keys), self._keys.max() > _SEGMENT_KEYS_MAX)\n",
         "The mailbox is held for longer the more keys there are.",
         seeds=0,
-        tests=("tests/unit/runtime/test_slot_table.py",),
+        tests=("tests/unit/state/test_slot_table.py",),
     ),
 )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tests.mutants.mutant import OWN, Mutant
 
-_SOURCE = ("tests/unit/connectors/test_spark_source.py",)
-_SINK = ("tests/unit/connectors/test_spark_sink.py",)
+_SOURCE = ("tests/unit/connectors/spark/test_source.py",)
+_SINK = ("tests/unit/connectors/spark/test_sink.py",)
 
 MUTANTS = (
     Mutant(
         "A position in a partition is one row short",
         OWN,
-        "connectors/spark_source.py",
+        "connectors/spark/source.py",
         "rows=self._at.rows + batch.num_rows)",
         "rows=self._at.rows + batch.num_rows - 1)",
         "I1: a row is in front of the cut and is read again.",
@@ -21,7 +21,7 @@ MUTANTS = (
     Mutant(
         "The end of a range that is half read is committed",
         OWN,
-        "connectors/spark_source.py",
+        "connectors/spark/source.py",
         "start = Position.decoded(offset, self._rows_to_arrow.where).start\n",
         "start = Position.decoded(offset, self._rows_to_arrow.where).end\n",
         "The source may forget records that a restore still needs.",
@@ -31,7 +31,7 @@ MUTANTS = (
     Mutant(
         "Rows that come in another order when they are read again are not noticed",
         OWN,
-        "connectors/spark_reads.py",
+        "connectors/spark/reads.py",
         "if at.last is not None and checksum_of(row) != at.last:",
         "if False:",
         "I8: some rows are lost and others are repeated, in silence.",
@@ -41,17 +41,17 @@ MUTANTS = (
     Mutant(
         "Sources are told of a checkpoint that failed",
         OWN,
-        "runtime/source_stage.py",
+        "worker/source_stage.py",
         "            if noted == checkpoint:\n",
         "            if noted <= checkpoint:\n",
         "The source may forget records that a restore still needs.",
         seeds=0,
-        tests=("tests/unit/runtime/test_source_stage.py",),
+        tests=("tests/unit/worker/test_source_stage.py",),
     ),
     Mutant(
         "A commit message may be of any class that can be imported",
         OWN,
-        "connectors/spark_messages.py",
+        "connectors/spark/messages.py",
         "    kind = classes.get(name)\n",
         "    module, _, last = name.rpartition('.')\n"
         "    kind = classes.get(name) or getattr(__import__(module or 'os', fromlist=[last]), last, None)\n",
@@ -62,7 +62,7 @@ MUTANTS = (
     Mutant(
         "The iterator of a write that is given up ends as if that were all",
         OWN,
-        "connectors/spark_sink.py",
+        "connectors/spark/sink.py",
         "            if self._is_closed:\n                raise Closed\n            return self._entries[0]",
         "            if self._is_closed:\n                return _Epoch()\n            return self._entries[0]",
         "A writer takes a part of its records for all of them.",

@@ -5,17 +5,17 @@ from __future__ import annotations
 from tests.mutants.mutant import OWN, Mutant
 from tests.simulation.scenario import FaultKind
 
-_COORDINATOR = "protocol/coordinator.py"
-_ENDINGS = "protocol/coordinator_endings.py"
-_TRIGGER = "protocol/coordinator_trigger.py"
-_RUNTIME = "runtime/coordinator.py"
+_COORDINATOR = "protocol/coordinator/machine.py"
+_ENDINGS = "protocol/coordinator/endings.py"
+_TRIGGER = "protocol/coordinator/trigger.py"
+_RUNTIME = "driver/coordinator.py"
 
 MUTANTS = (
     # --- triggers ---
     Mutant(
         "One source only sees the trigger",
         "002",
-        "runtime/worker.py",
+        "worker/worker.py",
         "for subtask in self._order:\n                    subtask.participation.on_trigger(barrier)\n",
         "for subtask in self._order[:1]:\n                    subtask.participation.on_trigger(barrier)\n",
         "The other sources never put in their barriers, and the checkpoint expires.",
@@ -240,7 +240,7 @@ MUTANTS = (
     Mutant(
         "Staged output is swept before the restored checkpoint is committed",
         OWN,
-        "runtime/supervisor.py",
+        "driver/supervisor.py",
         "            if claimed.recommit is None:\n",
         "            if claimed.generation > 0:\n",
         "I4: what a manifest names is never rolled back.",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.mutants.mutant import OWN, Mutant
 
 _TESTS = tuple(f"tests/unit/connectors/test_{name}.py" for name in ("files", "bad_input", "file_options"))
-_STAGE = "runtime/source_stage.py"
-_SIDE_TESTS = ("tests/unit/runtime/test_side_outputs.py",)
-_STAGE_TESTS = ("tests/unit/runtime/test_source_stage.py", "tests/unit/connectors/test_files.py")
+_STAGE = "worker/source_stage.py"
+_SIDE_TESTS = ("tests/unit/worker/test_side_outputs.py",)
+_STAGE_TESTS = ("tests/unit/worker/test_source_stage.py", "tests/unit/connectors/files/test_source.py")
 
 
 def _mutant(name: str, old: str, new: str, why: str, file: str = "reader") -> Mutant:
@@ -210,7 +210,7 @@ MUTANTS = (
     Mutant(
         "A side output breaks the chain of the main one",
         OWN,
-        "api/links.py",
+        "graph/edges.py",
         "outputs = Counter((wish.end.operator, wish.end.output) for wish in wishes)",
         "outputs = Counter((wish.end.operator, MAIN_OUTPUT) for wish in wishes)",
         "Splits cannot be told apart behind a channel, and event time is wrong.",
@@ -220,7 +220,7 @@ MUTANTS = (
     Mutant(
         "A batch of a side output goes to the main one",
         OWN,
-        "runtime/router.py",
+        "exchange/router.py",
         "if edge.output != MAIN_OUTPUT:",
         "if False:",
         "Records of one output are taken for those of another.",
@@ -230,21 +230,21 @@ MUTANTS = (
     Mutant(
         "A split that is dropped is forgotten",
         OWN,
-        "runtime/drop_split.py",
+        "driver/drop_split.py",
         "read if split == dropped else split for split in report.splits)",
         "split for split in report.splits if split != dropped)",
         "The file is read from its beginning if it is still there.",
         seeds=0,
-        tests=("tests/unit/cli/test_drop_split.py",),
+        tests=("tests/unit/cli/checkpoints/test_drop_split.py",),
     ),
     Mutant(
         "A split is dropped under a pipeline that runs",
         OWN,
-        "runtime/drop_split.py",
+        "driver/drop_split.py",
         "    lease.check()\n",
         "",
         "I6: the running pipeline is fenced, and ends.",
         seeds=0,
-        tests=("tests/unit/cli/test_drop_split.py",),
+        tests=("tests/unit/cli/checkpoints/test_drop_split.py",),
     ),
 )

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from tests.mutants.mutant import OWN, Mutant
 
-_ASYNC = "api/async_operator.py"
-_TIMERS = "api/timers.py"
-_EXPIRING = "api/expiring.py"
-_KEYED = "api/keyed_operators.py"
-_VALUES = "api/spark_values.py"
+_ASYNC = "operators/async_map.py"
+_TIMERS = "operators/timers.py"
+_EXPIRING = "operators/ttl.py"
+_KEYED = "operators/keyed.py"
+_VALUES = "operators/spark_values.py"
 
 
 def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
     tests = {
-        _ASYNC: ("tests/unit/api/test_map_async_in_hand.py", "tests/unit/api/test_map_async.py"),
+        _ASYNC: ("tests/unit/operators/test_map_async_in_hand.py", "tests/unit/operators/test_map_async.py"),
         _TIMERS: (
-            "tests/unit/api/test_timer_calls.py",
-            "tests/unit/api/test_timers.py",
-            "tests/unit/api/test_functions.py",
-            "tests/unit/api/test_event_timers.py",
+            "tests/unit/operators/test_timer_calls.py",
+            "tests/unit/operators/test_timers.py",
+            "tests/unit/operators/test_functions.py",
+            "tests/unit/operators/test_event_timers.py",
         ),
-        _KEYED: ("tests/unit/api/test_processors.py",),
-        _VALUES: ("tests/unit/api/test_processors.py",),
-        _EXPIRING: ("tests/unit/api/test_expiring.py",),
+        _KEYED: ("tests/unit/operators/test_spark_processor.py",),
+        _VALUES: ("tests/unit/operators/test_spark_processor.py",),
+        _EXPIRING: ("tests/unit/operators/test_ttl.py",),
     }
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests[file])
 

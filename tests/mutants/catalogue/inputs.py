@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.mutants.mutant import OWN, Mutant
 
 _ALIGNMENT = "protocol/alignment.py"
-_PARTICIPATION = "runtime/participation.py"
-_INPUT = "runtime/input_channel.py"
-_SUBTASK = "runtime/subtask.py"
+_PARTICIPATION = "worker/checkpointing/subtask_checkpointer.py"
+_INPUT = "exchange/input_channel.py"
+_SUBTASK = "worker/subtask.py"
 
 MUTANTS = (
     # --- what is captured ---
@@ -79,7 +79,7 @@ MUTANTS = (
     Mutant(
         "The bound on captured bytes is never looked at",
         OWN,
-        "runtime/budget.py",
+        "worker/scheduling/budget.py",
         "return self.bytes_held <= self.bytes_max",
         "return True",
         "I7: the capture is bounded.",
@@ -254,7 +254,7 @@ MUTANTS = (
     Mutant(
         "A barrier that waits behind records is not announced",
         "004",
-        "runtime/subtask.py",
+        "worker/subtask.py",
         "        self.participation.on_announced(channel, barrier)\n",
         "",
         "At the timeout its channel counts as late, and its barrier never comes.",
@@ -288,7 +288,7 @@ MUTANTS = (
     Mutant(
         "The arrival of an end is not reported",
         OWN,
-        "runtime/subtask.py",
+        "worker/subtask.py",
         "        self.participation.on_end_arrived(channel)\n",
         "",
         "A late channel that ends is waited for until the checkpoint is declined.",
@@ -297,7 +297,7 @@ MUTANTS = (
     Mutant(
         "Batches of two inputs are put together",
         OWN,
-        "runtime/joining.py",
+        "exchange/coalescing.py",
         "if channel.backlog is not None or channel.channel.edge.input != first.channel.edge.input:",
         "if channel.backlog is not None:",
         "Records of the second input are worked on as if they were of the first.",
@@ -306,7 +306,7 @@ MUTANTS = (
     Mutant(
         "Live records are taken with others while recovered ones of their channel wait",
         OWN,
-        "runtime/joining.py",
+        "exchange/coalescing.py",
         "if channel.backlog is not None or channel.channel.edge.input != first.channel.edge.input:",
         "if channel.channel.edge.input != first.channel.edge.input:",
         "I2: recovered records come before live ones.",
@@ -330,7 +330,7 @@ MUTANTS = (
     Mutant(
         "Batches of different schemas are put together",
         OWN,
-        "runtime/joining.py",
+        "exchange/coalescing.py",
         " or front.batch.schema != schema:",
         ":",
         "Arrow refuses, and the pipeline fails for something that is allowed.",
@@ -363,17 +363,17 @@ MUTANTS = (
         "self._slices.measured(batch.num_rows, self._services.clock.now_us() - started_us)",
         "With more workers than cores, slices would shrink, and the cores be busy with calls.",
         seeds=0,
-        tests=("tests/unit/runtime/test_worker.py",),
+        tests=("tests/unit/worker/test_worker.py",),
     ),
     Mutant(
         "A worker's own time goes on while others have its core",
         OWN,
-        "runtime/zmq_transport.py",
+        "exchange/zmq_transport.py",
         "now_us - self._delayed_ns() // 1_000",
         "now_us",
         "With more workers than cores, slices would shrink, and the cores be busy with calls.",
         seeds=0,
-        tests=("tests/unit/runtime/test_real_clock.py",),
+        tests=("tests/unit/mailbox/test_real_clock.py",),
     ),
     Mutant(
         "A worker stops hurrying while its checkpoint is in progress",
@@ -383,6 +383,6 @@ MUTANTS = (
         "if self._pending is None:",
         "Its barriers would wait for long slices.",
         seeds=0,
-        tests=("tests/unit/runtime/test_pace.py",),
+        tests=("tests/unit/worker/scheduling/test_slice_budget.py",),
     ),
 )

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from tests.mutants.mutant import OWN, Mutant
 
-_SUPERVISOR = "runtime/supervisor.py"
-_PULSE = "runtime/pulse.py"
-_WORKER = "runtime/worker.py"
+_SUPERVISOR = "driver/supervisor.py"
+_PULSE = "worker/pulse.py"
+_WORKER = "worker/worker.py"
 _RESTART = "protocol/restart.py"
-_PHASES = "runtime/phases.py"
-_COORDINATOR = "runtime/coordinator.py"
-_COMMITTERS = "runtime/committers.py"
+_PHASES = "driver/phases.py"
+_COORDINATOR = "driver/coordinator.py"
+_COMMITTERS = "driver/committers.py"
 _TASK = "spark/task.py"
 _ENVIRONMENT = "spark/environment.py"
-_WAITING = "tests/unit/runtime/test_waiting.py"
+_WAITING = "tests/unit/driver/test_waiting.py"
 
 
 def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
     tests = {
-        _SUPERVISOR: ("tests/unit/runtime/test_supervisor.py", "tests/unit/runtime/test_long_work.py", _WAITING),
+        _SUPERVISOR: ("tests/unit/driver/test_supervisor.py", "tests/unit/worker/test_long_work.py", _WAITING),
         _PULSE: ("tests/unit/spark/test_pulse.py",),
-        _WORKER: ("tests/unit/runtime/test_worker.py", "tests/unit/spark/test_pulse.py"),
+        _WORKER: ("tests/unit/worker/test_worker.py", "tests/unit/spark/test_pulse.py"),
         _RESTART: ("tests/unit/protocol/test_restart.py",),
-        _PHASES: ("tests/unit/runtime/test_phases.py",),
+        _PHASES: ("tests/unit/driver/test_phases.py",),
         _COORDINATOR: (_WAITING,),
         _COMMITTERS: (_WAITING,),
         _TASK: ("tests/unit/spark/test_task.py",),

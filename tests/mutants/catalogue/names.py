@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from tests.mutants.mutant import OWN, Mutant
 
-_NAMES = "api/names.py"
+_NAMES = "graph/names.py"
 _FORMER = "protocol/former_names.py"
-_OF_NAMES = ("tests/unit/api/test_names.py",)
-_OF_CHECKPOINTS = ("tests/unit/runtime/test_unnamed_operators.py",)
+_OF_NAMES = ("tests/unit/graph/test_names.py",)
+_OF_CHECKPOINTS = ("tests/unit/driver/test_unnamed_operators.py",)
 
 
 def _mutant(name: str, file: str, old: str, new: str, why: str, tests: tuple[str, ...]) -> Mutant:
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests)
 
 
-_OPERATORS = "api/operators.py"
-_OF_UPDATES = ("tests/unit/api/test_updates.py",)
+_OPERATORS = "operators/stateless.py"
+_OF_UPDATES = ("tests/unit/operators/test_updates.py",)
 
 MUTANTS = (
     _mutant(
@@ -69,7 +69,7 @@ MUTANTS = (
     ),
     _mutant(
         "Of the rows of a key the oldest is the current one",
-        "connectors/latest.py",
+        "connectors/files/latest.py",
         '.aggregate([(_PLACE, "max")])',
         '.aggregate([(_PLACE, "min")]).rename_columns([*names, f"{_PLACE}_max"])',
         "The current table would be an old one.",
@@ -78,27 +78,27 @@ MUTANTS = (
     # --- rows ---
     _mutant(
         "A declared field that a row does not have is null",
-        "api/forms.py",
+        "operators/formats.py",
         "if self.guard.is_declared and len(row) < len(known):",
         "if False:",
         "A field that was misspelt is lost without a word.",
-        ("tests/unit/api/test_bad_rows.py",),
+        ("tests/unit/operators/test_bad_rows.py",),
     ),
     _mutant(
         "Times with and without a zone are one column",
-        "connectors/time_zones.py",
+        "columnar/time_zones.py",
         "if self._has_zone.setdefault(name, has_zone) != has_zone:",
         "if False:",
         "Times of another zone are hours off.",
-        ("tests/unit/api/test_bad_rows.py",),
+        ("tests/unit/operators/test_bad_rows.py",),
     ),
     # --- times ---
     _mutant(
         "A time beyond max_ahead moves event time on",
-        "api/event_time.py",
+        "operators/event_time.py",
         "            return times[~is_ahead]\n",
         "            return times\n",
         "All that comes after it would be late.",
-        ("tests/unit/api/test_event_time.py",),
+        ("tests/unit/operators/test_event_time.py",),
     ),
 )

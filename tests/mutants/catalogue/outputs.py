@@ -6,8 +6,8 @@ from tests.mutants.mutant import OWN, Mutant
 
 _OVERTAKING = "protocol/overtaking.py"
 _CREDIT = "protocol/credit.py"
-_PARTICIPATION = "runtime/participation.py"
-_OUTPUT = "runtime/output_channel.py"
+_PARTICIPATION = "worker/checkpointing/subtask_checkpointer.py"
+_OUTPUT = "exchange/output_channel.py"
 
 MUTANTS = (
     # --- overtaking ---
@@ -101,7 +101,7 @@ MUTANTS = (
     Mutant(
         "A grant is held back while a watermark waits in the queue",
         OWN,
-        "runtime/input_channel.py",
+        "exchange/input_channel.py",
         "self.credit.consumed(item.cost, is_last and self.queued_batches == 0)",
         "self.credit.consumed(item.cost, is_last and not self.queue)",
         "The watermark gives nothing back, and the sender waits for ever.",
@@ -125,7 +125,7 @@ MUTANTS = (
     Mutant(
         "Every slice of a batch gives back the price of the whole",
         OWN,
-        "runtime/input_channel.py",
+        "exchange/input_channel.py",
         "        return BatchItem(head, 0, size)\n",
         "        return BatchItem(head, item.cost, size)\n",
         "Credit rises above the window.",
@@ -133,7 +133,7 @@ MUTANTS = (
     Mutant(
         "Recovered records give credit back that nobody paid",
         OWN,
-        "runtime/channel_state.py",
+        "exchange/codec.py",
         "yield BatchItem(batch, 0, batch.nbytes)",
         "yield BatchItem(batch, batch.nbytes, batch.nbytes)",
         "Credit rises above the window.",
@@ -149,7 +149,7 @@ MUTANTS = (
     Mutant(
         "A subtask works on although its outputs are full",
         OWN,
-        "runtime/subtask.py",
+        "worker/subtask.py",
         "        if self.has_ended or self._full:\n",
         "        if self.has_ended:\n",
         "I7: backpressure is what bounds the output queues.",
@@ -191,7 +191,7 @@ MUTANTS = (
     Mutant(
         "Batches are as large as before the windows of their receivers shrank",
         OWN,
-        "runtime/subtask.py",
+        "worker/subtask.py",
         "        self._router.windows_changed()\n",
         "",
         "One batch would fill a shrunk window many times over.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import OWN, Mutant
 from tests.simulation.scenario import FaultKind
 
-_CLAIMS = "protocol/claims.py"
+_CLAIMS = "protocol/ownership.py"
 _RETENTION = "protocol/retention.py"
 _RECOVERY = "protocol/recovery.py"
 
@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant(
         "A manifest replaces the outcome that is there",
         OWN,
-        "runtime/coordinator.py",
+        "driver/coordinator.py",
         "            found = self._settled(checkpoint, encode_manifest(manifest))\n",
         "            self._store.delete(paths.manifest(checkpoint))\n"
         "            found = self._settled(checkpoint, encode_manifest(manifest))\n",
@@ -33,7 +33,7 @@ MUTANTS = (
     Mutant(
         "Who takes over does not void what the former owner has begun",
         OWN,
-        "runtime/takeover.py",
+        "driver/takeover.py",
         "    for checkpoint in takeover.void:\n",
         "    for checkpoint in takeover.void[:0]:\n",
         "I6: the former owner's checkpoint completes after another one was restored.",
@@ -42,7 +42,7 @@ MUTANTS = (
     Mutant(
         "Output of a sink that the pipeline does not have is passed over",
         OWN,
-        "runtime/committers.py",
+        "driver/committers.py",
         "            if sink not in self._committers:\n                raise PenstockError(",
         "            if sink not in self._committers:\n                continue\n                raise PenstockError(",
         "I4: what a manifest names is published; the marker would hide that it was not.",
@@ -60,7 +60,7 @@ MUTANTS = (
     Mutant(
         "A reservation of another generation is taken for one's own",
         OWN,
-        "runtime/coordinator.py",
+        "driver/coordinator.py",
         "            is_own = found == wanted\n",
         "            is_own = found is not None\n",
         "I6: the older of two drivers stops.",
@@ -69,7 +69,7 @@ MUTANTS = (
     Mutant(
         "An outcome of another generation is taken for one's own",
         OWN,
-        "protocol/coordinator.py",
+        "protocol/coordinator/machine.py",
         "    if outcome.generation != state.generation:\n",
         "    if outcome.generation < 0:\n",
         "I6: the older of two drivers stops; I4: it would commit what no manifest names.",
@@ -115,7 +115,7 @@ MUTANTS = (
     Mutant(
         "A block crosses the multiple behind which a takeover of a damaged one begins",
         OWN,
-        "protocol/coordinator_trigger.py",
+        "protocol/coordinator/trigger.py",
         "min(count, block_ids_max(first))",
         "min(count, 16)",
         "I5, I6: its owner would reserve ids past the takeover without meeting it.",
@@ -124,7 +124,7 @@ MUTANTS = (
     Mutant(
         "A worker takes frames of other generations",
         OWN,
-        "runtime/worker.py",
+        "worker/worker.py",
         "        if frame.generation != self.generation:\n",
         "        if frame.generation < 0:\n",
         "I6: records of an older generation reach the state of a newer one.",
@@ -132,7 +132,7 @@ MUTANTS = (
     Mutant(
         "The supervisor takes frames of other generations",
         OWN,
-        "runtime/supervisor.py",
+        "driver/supervisor.py",
         "if coordinator is None or frame.generation != coordinator.generation:",
         "if coordinator is None:",
         "I6: the failure of an older generation ends a newer one.",
@@ -141,7 +141,7 @@ MUTANTS = (
     Mutant(
         "The coordinator of an attempt that is over goes on deciding",
         OWN,
-        "runtime/supervisor.py",
+        "driver/supervisor.py",
         "        coordinator.stop()\n",
         "",
         "I6: it finds itself fenced by its own successor, and ends the pipeline.",
@@ -166,7 +166,7 @@ MUTANTS = (
     Mutant(
         "Retention deletes blobs before the manifests that refer to them",
         OWN,
-        "runtime/retire.py",
+        "driver/pruning.py",
         "        tuple(map(paths.manifest, decision.manifests)),\n"
         "        tuple(map(paths.committed, decision.committed)),\n"
         "        decision.blobs,\n",
@@ -281,7 +281,7 @@ MUTANTS = (
     Mutant(
         "The licence is not read after a reservation was created",
         OWN,
-        "runtime/coordinator.py",
+        "driver/coordinator.py",
         "            if self._is_revoked():\n"
         "                return OwnershipLost\n"
         "        except PenstockError as error:\n"
@@ -293,15 +293,15 @@ MUTANTS = (
         "I6: an owner that was asleep uses ids where the reservation behind its block was deleted.",
         seeds=0,
         tests=(
-            "tests/unit/runtime/test_coordinator.py",
-            "tests/unit/runtime/test_second_life.py",
-            "tests/unit/runtime/test_takeover.py",
+            "tests/unit/driver/test_coordinator.py",
+            "tests/unit/worker/test_second_life.py",
+            "tests/unit/driver/test_takeover.py",
         ),
     ),
     Mutant(
         "The licence is not read after a manifest was created",
         OWN,
-        "runtime/coordinator.py",
+        "driver/coordinator.py",
         "            if self._is_revoked():\n"
         "                return OwnershipLost\n"
         "        except PenstockError as error:\n"
@@ -313,15 +313,15 @@ MUTANTS = (
         "I6: an owner that was asleep publishes output in the place of a void marker that was deleted.",
         seeds=0,
         tests=(
-            "tests/unit/runtime/test_coordinator.py",
-            "tests/unit/runtime/test_second_life.py",
-            "tests/unit/runtime/test_takeover.py",
+            "tests/unit/driver/test_coordinator.py",
+            "tests/unit/worker/test_second_life.py",
+            "tests/unit/driver/test_takeover.py",
         ),
     ),
     Mutant(
         "The licence is not read after a void marker was created",
         OWN,
-        "runtime/coordinator.py",
+        "driver/coordinator.py",
         "            if self._is_revoked():\n"
         "                return OwnershipLost\n"
         "        except PenstockError as error:\n"
@@ -333,29 +333,29 @@ MUTANTS = (
         "I6: an owner that was asleep goes on with its next id.",
         seeds=0,
         tests=(
-            "tests/unit/runtime/test_coordinator.py",
-            "tests/unit/runtime/test_second_life.py",
-            "tests/unit/runtime/test_takeover.py",
+            "tests/unit/driver/test_coordinator.py",
+            "tests/unit/worker/test_second_life.py",
+            "tests/unit/driver/test_takeover.py",
         ),
     ),
     Mutant(
         "Any reservation in the place of the licence is taken for it",
         OWN,
-        "runtime/coordinator.py",
+        "driver/coordinator.py",
         "        return found is None or decode_reservation(found) != self._licence\n",
         "        return found is None\n",
         "I6: a driver that was asleep while it took over may create the file anew, with another token.",
         seeds=0,
         tests=(
-            "tests/unit/runtime/test_coordinator.py",
-            "tests/unit/runtime/test_second_life.py",
-            "tests/unit/runtime/test_takeover.py",
+            "tests/unit/driver/test_coordinator.py",
+            "tests/unit/worker/test_second_life.py",
+            "tests/unit/driver/test_takeover.py",
         ),
     ),
     Mutant(
         "Void markers go before the licences of those that they keep out",
         OWN,
-        "runtime/retire.py",
+        "driver/pruning.py",
         "        *((paths.reserved(licence),) for licence in decision.licences),\n"
         "        tuple(map(paths.manifest, decision.voids)),\n",
         "        tuple(map(paths.manifest, decision.voids)),\n"
@@ -366,7 +366,7 @@ MUTANTS = (
     Mutant(
         "All licences go in one call",
         OWN,
-        "runtime/retire.py",
+        "driver/pruning.py",
         "        *((paths.reserved(licence),) for licence in decision.licences),\n",
         "        tuple(map(paths.reserved, decision.licences)),\n",
         "I6: after a power failure a later one may be gone, and the earlier one be back.",
@@ -408,16 +408,16 @@ MUTANTS = (
         "A driver whose takeover failed in between, or that restarts, ends the pipeline.",
         seeds=0,
         tests=(
-            "tests/unit/protocol/test_claims.py",
-            "tests/unit/runtime/test_takeover.py",
-            "tests/unit/runtime/test_supervisor.py",
+            "tests/unit/protocol/test_ownership.py",
+            "tests/unit/driver/test_takeover.py",
+            "tests/unit/driver/test_supervisor.py",
         ),
     ),
     # --- attempts that are over ---
     Mutant(
         "An attempt that is over goes on writing",
         OWN,
-        "runtime/attempt_store.py",
+        "driver/attempt_store.py",
         "        if self._is_closed:\n",
         "        if False:\n",
         "I6: it gets into the way of the next attempt.",
@@ -426,51 +426,51 @@ MUTANTS = (
     Mutant(
         "The store of an attempt stays open at its end",
         OWN,
-        "runtime/attempt.py",
+        "driver/attempt.py",
         "        self.store.close()\n",
         "",
         "I6: the attempt gets into the way of the next one.",
         seeds=0,
-        tests=("tests/unit/runtime/test_supervisor.py",),
+        tests=("tests/unit/driver/test_supervisor.py",),
     ),
     Mutant(
         "A commit of an older generation is let through",
         OWN,
-        "runtime/committers.py",
+        "driver/committers.py",
         "            if generation < self._newest:\n",
         "            if generation < 0:\n",
         "I6: it may take effect behind one of a newer generation.",
         seeds=0,
-        tests=("tests/unit/runtime/test_committers.py", "tests/unit/runtime/test_supervisor.py"),
+        tests=("tests/unit/driver/test_committers.py", "tests/unit/driver/test_supervisor.py"),
     ),
     Mutant(
         "Nobody says that a generation has begun to publish",
         OWN,
-        "runtime/supervisor.py",
+        "driver/supervisor.py",
         "            committers.admit(claimed.generation)\n",
         "",
         "I6: calls of the generation before are not refused.",
         seeds=0,
-        tests=("tests/unit/runtime/test_committers.py", "tests/unit/runtime/test_supervisor.py"),
+        tests=("tests/unit/driver/test_committers.py", "tests/unit/driver/test_supervisor.py"),
     ),
     Mutant(
         "A committer is called beside a call that is under way",
         OWN,
-        "runtime/committers.py",
+        "driver/committers.py",
         "            if sink in self._calls:\n                told",
         "            if len(self._calls) < 0:\n                told",
         "I6: two commits of one sink at a time, in any order.",
         seeds=0,
-        tests=("tests/unit/runtime/test_committers.py", "tests/unit/runtime/test_supervisor.py"),
+        tests=("tests/unit/driver/test_committers.py", "tests/unit/driver/test_supervisor.py"),
     ),
     Mutant(
         "A call of a committer that failed never ends",
         OWN,
-        "runtime/committers.py",
+        "driver/committers.py",
         "        finally:\n            with self._changed:\n",
         "        else:\n            with self._changed:\n",
         "Every further commit waits for it until the pipeline fails.",
         seeds=0,
-        tests=("tests/unit/runtime/test_committers.py", "tests/unit/runtime/test_supervisor.py"),
+        tests=("tests/unit/driver/test_committers.py", "tests/unit/driver/test_supervisor.py"),
     ),
 )

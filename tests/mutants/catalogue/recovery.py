@@ -6,11 +6,11 @@ from tests.mutants.mutant import OWN, Mutant
 from tests.simulation.scenario import FaultKind
 
 _REDISTRIBUTION = "protocol/redistribution.py"
-_CLOCK = "runtime/subtask_clock.py"
-_SUBTASK = "runtime/subtask.py"
-_BACKLOG = "runtime/backlog.py"
-_READER = "runtime/backlog_reader.py"
-_PARTICIPATION = "runtime/participation.py"
+_CLOCK = "worker/subtask_clock.py"
+_SUBTASK = "worker/subtask.py"
+_BACKLOG = "exchange/recovered_channel.py"
+_READER = "worker/recovery/channel_reader.py"
+_PARTICIPATION = "worker/checkpointing/subtask_checkpointer.py"
 
 MUTANTS = (
     # --- recovered channels ---
@@ -209,7 +209,7 @@ MUTANTS = (
     Mutant(
         "The last segment of a channel is not written",
         OWN,
-        "runtime/snapshot.py",
+        "worker/checkpointing/snapshot.py",
         "    if run:\n        yield run\n",
         "",
         "I1: records in flight are missing.",
@@ -217,7 +217,7 @@ MUTANTS = (
     Mutant(
         "A failing recovery does not surface",
         "004",
-        "runtime/worker.py",
+        "worker/worker.py",
         "            if isinstance(outcome, Exception):\n                self._fail(subtask, outcome)\n",
         "            if isinstance(outcome, Exception):\n                return\n",
         "The pipeline would hang, and nobody would know why.",
@@ -245,7 +245,7 @@ MUTANTS = (
     Mutant(
         "Keyed state is not put back",
         "003",
-        "runtime/context.py",
+        "worker/context.py",
         "            self.keyed.restore(name, batches)\n",
         "            pass\n",
         "I8: never an empty state.",
@@ -253,7 +253,7 @@ MUTANTS = (
     Mutant(
         "Sources begin at the beginning after a restore",
         "003",
-        "runtime/source_stage.py",
+        "worker/source_stage.py",
         "return self.source.open(name, position.offset)",
         "return self.source.open(name, None)  # mutant",
         "I1: what was read before the checkpoint is in it, and is read again.",
@@ -292,11 +292,11 @@ MUTANTS = (
     Mutant(
         "Keyed state of other key groups is kept after a rescale",
         "004",
-        "runtime/state/pieces.py",
+        "state/pieces.py",
         "    rows = np.flatnonzero((stored >= owned.start) & (stored < owned.stop))\n",
         "    rows = np.flatnonzero(stored >= 0)\n",
         "I9: every key has one owner.",
-        tests=("tests/unit/runtime/test_state.py",),
+        tests=("tests/unit/state/test_rows.py",),
         only="keyed_2_3",
         seeds=40,
     ),

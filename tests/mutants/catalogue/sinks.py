@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from tests.mutants.mutant import OWN, Mutant
 
-_COMMITTERS = "runtime/committers.py"
-_COORDINATOR = "runtime/coordinator.py"
-_FILE_SINK = "connectors/file_sink.py"
-_PLACES = "connectors/places.py"
-_SPARK_SINK = "connectors/spark_sink.py"
+_COMMITTERS = "driver/committers.py"
+_COORDINATOR = "driver/coordinator.py"
+_FILE_SINK = "connectors/files/sink.py"
+_PLACES = "connectors/files/filesystem.py"
+_SPARK_SINK = "connectors/spark/sink.py"
 
 
 def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
     files = (
-        "tests/unit/connectors/test_places.py",
-        "tests/unit/connectors/test_file_sinks.py",
-        "tests/unit/connectors/test_power_failure.py",
+        "tests/unit/connectors/files/test_filesystem.py",
+        "tests/unit/connectors/files/test_sink.py",
+        "tests/unit/connectors/files/test_power_failure.py",
     )
     tests = {
-        _COMMITTERS: ("tests/unit/runtime/test_publish.py", "tests/unit/runtime/test_committers.py"),
-        _COORDINATOR: ("tests/unit/runtime/test_publish.py",),
+        _COMMITTERS: ("tests/unit/driver/test_publish.py", "tests/unit/driver/test_committers.py"),
+        _COORDINATOR: ("tests/unit/driver/test_publish.py",),
         _FILE_SINK: files,
         _PLACES: files,
         _SPARK_SINK: (
-            "tests/unit/connectors/test_spark_sink_epochs.py",
-            "tests/unit/connectors/test_spark_sink.py",
+            "tests/unit/connectors/spark/test_sink_epochs.py",
+            "tests/unit/connectors/spark/test_sink.py",
         ),
     }
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests[file])

@@ -5,15 +5,15 @@ from __future__ import annotations
 from tests.mutants.mutant import OWN, Mutant
 from tests.simulation.scenario import FaultKind
 
-_PARTICIPATION = "runtime/participation.py"
-_SINK = "runtime/sink_stage.py"
+_PARTICIPATION = "worker/checkpointing/subtask_checkpointer.py"
+_SINK = "worker/sink_stage.py"
 
 MUTANTS = (
     # --- state and positions ---
     Mutant(
         "State is taken when it is written and not at the cut",
         OWN,
-        "runtime/context.py",
+        "worker/context.py",
         "for piece in keyed.encode(segment_bytes)",
         "for piece in self._keyed.snapshot().encode(segment_bytes)",
         "I1: records behind the cut are in the state.",
@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant(
         "Records that are captured are sorted",
         "001",
-        "runtime/snapshot.py",
+        "worker/checkpointing/snapshot.py",
         "    segments = store([[memoryview(encode_items(items))] for _, items in cut])\n",
         "    def size(item: Captured) -> int:\n"
         "        return item.batch.num_rows if isinstance(item, BatchItem) else 0\n\n"
@@ -73,7 +73,7 @@ MUTANTS = (
     Mutant(
         "The barrier says that the attempt before has completed",
         OWN,
-        "protocol/coordinator_trigger.py",
+        "protocol/coordinator/trigger.py",
         "    return Barrier(checkpoint, state.generation, now_ms, flags, timeout_ms, completed=state.newest)\n",
         "    completed = CheckpointId(checkpoint - 1)\n"
         "    return Barrier(checkpoint, state.generation, now_ms, flags, timeout_ms, completed=completed)\n",
@@ -130,7 +130,7 @@ MUTANTS = (
     Mutant(
         "Sources resume after the drain barrier",
         OWN,
-        "runtime/subtask.py",
+        "worker/subtask.py",
         "return not self._source_rests and self.participation.draining is None and self.chain.wants_input",
         "return not self._source_rests and self.chain.wants_input",
         "A drain barrier is the last one: nothing may follow it.",

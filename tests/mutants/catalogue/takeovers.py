@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from tests.mutants.mutant import OWN, Mutant
 
-_EXPORT = "runtime/export.py"
-_TAKEOVER = "runtime/takeover.py"
-_DIRECTORY = "runtime/directory.py"
+_EXPORT = "storage/copies.py"
+_TAKEOVER = "driver/takeover.py"
+_DIRECTORY = "storage/directory.py"
 _FITS = "protocol/compatibility.py"
 
 
 def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
     tests = {
-        _EXPORT: ("tests/unit/runtime/test_export.py",),
+        _EXPORT: ("tests/unit/storage/test_copies.py",),
         _TAKEOVER: (
-            "tests/unit/runtime/test_takeover.py",
-            "tests/unit/runtime/test_takeover_output.py",
-            "tests/unit/runtime/test_supervisor.py",
+            "tests/unit/driver/test_takeover.py",
+            "tests/unit/driver/test_takeover_output.py",
+            "tests/unit/driver/test_supervisor.py",
         ),
         _DIRECTORY: (
-            "tests/unit/runtime/test_directory.py",
-            "tests/unit/runtime/test_takeover.py",
-            "tests/unit/runtime/test_coordinator.py",
+            "tests/unit/storage/test_directory.py",
+            "tests/unit/driver/test_takeover.py",
+            "tests/unit/driver/test_coordinator.py",
         ),
         _FITS: ("tests/unit/protocol/test_compatibility.py",),
     }

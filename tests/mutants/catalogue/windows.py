@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from tests.mutants.mutant import OWN, Mutant
 
-_EVENT_TIME = "api/event_time.py"
-_CLOCK = "runtime/state/window_clock.py"
-_GRID = "runtime/state/window_grid.py"
-_STATE = "runtime/state/windows.py"
+_EVENT_TIME = "operators/event_time.py"
+_CLOCK = "state/windows/clock.py"
+_GRID = "state/windows/grid.py"
+_STATE = "state/windows/state.py"
 _TESTS = (
-    "tests/unit/runtime/test_window_state.py",
-    "tests/unit/api/test_event_time.py",
-    "tests/unit/api/test_windows.py",
+    "tests/unit/state/test_windows.py",
+    "tests/unit/operators/test_event_time.py",
+    "tests/unit/operators/test_windows.py",
 )
 
 _SPLIT_TESTS = (
-    "tests/unit/runtime/test_source_stage.py",
-    "tests/unit/runtime/test_subtask_clock.py",
-    "tests/unit/runtime/test_gathering.py",
-    "tests/unit/connectors/test_files_in_event_time.py",
+    "tests/unit/worker/test_source_stage.py",
+    "tests/unit/worker/test_subtask_clock.py",
+    "tests/unit/worker/test_gathering.py",
+    "tests/unit/connectors/files/test_files_in_event_time.py",
 )
 
 
@@ -120,7 +120,7 @@ MUTANTS = (
     ),
     _mutant(
         "A snapshot of windows changes with them",
-        "runtime/state/aggregate_columns.py",
+        "state/aggregates/columns.py",
         "        self._log(touched)\n        for column, accumulators in",
         "        for column, accumulators in",
         "I1: records behind the cut are in the state.",
@@ -149,7 +149,7 @@ MUTANTS = (
     ),
     _mutant(
         "Operators between event time and windows do not hear of watermarks",
-        "runtime/chain.py",
+        "worker/chain.py",
         "        if not self._tell(position + 1, watermark):\n            self._pass_on_watermark(watermark)\n",
         "        self._pass_on_watermark(watermark)\n",
         "Whoever waits for time in the same chain waits for ever.",
@@ -157,91 +157,91 @@ MUTANTS = (
     # --- clocks of splits and channels ---
     _split(
         "A split that has not begun holds nothing back",
-        "runtime/event_clocks.py",
+        "worker/event_clocks.py",
         "self._reached[part] = MIN_WATERMARK if reached is None else reached",
         "self._reached[part] = MAX_WATERMARK - 1 if reached is None else reached",
         "Its records are older than what others have reached, and all late.",
     ),
     _split(
         "The fastest split is the watermark",
-        "runtime/event_clocks.py",
+        "worker/event_clocks.py",
         "return min(self._reached.values(), default=IDLE_WATERMARK)",
         "return max(self._reached.values(), default=IDLE_WATERMARK)",
         "Files that are read side by side make each other late.",
     ),
     _split(
         "A split that has ended holds the watermark for good",
-        "runtime/event_clocks.py",
+        "worker/event_clocks.py",
         "        self._reached.pop(part, None)\n",
         "",
         "Windows stand still behind the first file that is read.",
     ),
     _split(
         "The clock of a split is not in the checkpoint",
-        "runtime/source_stage.py",
+        "worker/source_stage.py",
         "return reached if reached > MIN_WATERMARK else None",
         "return None",
         "After a restart every split counts as not begun, and windows wait for all of them again.",
     ),
     _split(
         "Splits are read in their order whatever their time",
-        "runtime/source_stage.py",
+        "worker/source_stage.py",
         "ordered = sorted(self._open, key=clocks.reached)",
         "ordered = list(self._open)",
         "A file that is hours ahead is read to its end first: windows hold all of it.",
     ),
     _split(
         "A split that appears is read at once",
-        "runtime/source_stage.py",
+        "worker/source_stage.py",
         "self._settling = new if self._has_looked else []",
         "self._settling = []; self._open += new if self._has_looked else []",
         "Other subtasks have not heard of the files that came with it, and theirs become late.",
     ),
     _split(
         "A file is idle",
-        "runtime/source_stage.py",
+        "worker/source_stage.py",
         "may_idle=not reader.is_bounded",
         "may_idle=True",
         "A slow disk makes the rest of a file late.",
     ),
     _split(
         "Time in which nobody asked a split counts as time without records",
-        "runtime/event_clocks.py",
+        "worker/event_clocks.py",
         "min(asked_ms, max(1, self._idle_after_ms // 4))",
         "asked_ms",
         "Backpressure makes the records that wait in other splits late.",
     ),
     _split(
         "A channel with records that wait is idle",
-        "runtime/subtask_clock.py",
+        "worker/subtask_clock.py",
         "if reading.is_empty:",
         "if True:",
         "Records that wait for alignment become late.",
     ),
     _split(
         "A split that has a record again is still as idle as before",
-        "runtime/event_clocks.py",
+        "worker/event_clocks.py",
         "            self._empty_ms[part] = 0\n\n    def had_nothing",
         "\n    def had_nothing",
         "A split with a record now and then holds nobody up, and its records become late.",
     ),
     _split(
         "Records of several channels are put together although their clocks are kept apart",
-        "runtime/subtask.py",
+        "worker/subtask.py",
         "others = () if self._clock.tells_channels_apart else self._readable",
         "others = self._readable",
         "The times of one channel count for another.",
     ),
     _split(
         "A channel that is idle and others that have ended are the end of all input",
-        "runtime/subtask_clock.py",
+        "worker/subtask_clock.py",
         "if slowest == MAX_WATERMARK and IDLE_WATERMARK in said:",
         "if False:",
         "Windows of the idle one are closed for good.",
     ),
     _split(
         "A subtask that wakes up does not say so",
-        "runtime/subtask_clock.py",
+        "worker/subtask_clock.py",
         "                self._send(self.passed_on)\n",
         "                pass\n",
         "Nobody waits for its records, and they are late.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.runtime.frames import AcknowledgeFrame
+from penstock.mailbox.frames import AcknowledgeFrame
 from tests.simulation.checkers.base import Checker
 from tests.simulation.checkers.bounds import Bounds, Files
 from tests.simulation.checkers.cuts import Cuts, Drained, TakesStock

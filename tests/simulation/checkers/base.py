@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from penstock.ids import Generation
+from penstock.mailbox.frames import AcknowledgeFrame
 from penstock.protocol.manifest import Manifest
-from penstock.runtime.frames import AcknowledgeFrame
 from tests.simulation.cluster import Cluster
 from tests.simulation.driver import Driver
 from tests.simulation.world import CommitEvent

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from penstock.columnar.hashing import key_groups
+from penstock.exchange.codec import decode_batches, decode_items
+from penstock.exchange.items import BatchItem, Captured, WatermarkItem
 from penstock.ids import EdgeId
 from penstock.protocol.manifest import ChannelSegment, Manifest, Side
-from penstock.runtime.channel_state import decode_batches, decode_items
-from penstock.runtime.items import BatchItem, Captured, WatermarkItem
-from penstock.runtime.keys import key_groups
 from penstock.storage.blob import read_segment
 from tests.simulation.cluster import Cluster
 from tests.simulation.operators import kept

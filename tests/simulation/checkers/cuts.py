@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from penstock.protocol.coordinator_state import Mode
+from penstock.protocol.coordinator.state import Mode
 from penstock.protocol.manifest import Cut, Manifest, Side
 from tests.simulation.checkers.base import Checker, some
 from tests.simulation.checkers.contents import committed, emitted, in_flight

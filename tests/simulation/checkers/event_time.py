@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TypeGuard
 
-from penstock.api.operator import IDLE_WATERMARK, MAX_WATERMARK
+from penstock.exchange.items import Captured, WatermarkItem
+from penstock.graph.physical import Channel
 from penstock.ids import SubtaskId
-from penstock.plan.physical import Channel
+from penstock.operators.contract import IDLE_WATERMARK, MAX_WATERMARK
 from penstock.protocol.manifest import Manifest
-from penstock.runtime.items import Captured, WatermarkItem
 from tests.simulation.checkers.base import Checker
 from tests.simulation.checkers.contents import items_of_channels
 from tests.simulation.records import numbers_of

@@ -7,12 +7,12 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 
+from penstock.driver.supervisor import Phase
 from penstock.errors import FencedError, RestoreError
+from penstock.exchange.codec import decode_batches
 from penstock.ids import CheckpointId
 from penstock.protocol.manifest import StateKind
 from penstock.protocol.recovery import FallBack
-from penstock.runtime.channel_state import decode_batches
-from penstock.runtime.supervisor import Phase
 from penstock.storage.blob import read_segment
 from tests.simulation.checkers.base import Checker, some
 from tests.simulation.operators import KEYS

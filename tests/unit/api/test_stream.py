@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock import CollectSink, KeyedFunction, ListSource, Pipeline, PipelineError, Stream, TwoInputFunction
-from penstock.api.graph import Graph, Link
+from penstock.graph.logical import Graph, Link
+from penstock.graph.physical import plan
 from penstock.ids import OperatorName
-from penstock.plan.physical import plan
 from penstock.protocol.manifest import Partitioning
 
 ROWS = [{"k": "a", "v": 1}, {"k": "b", "v": 2}]

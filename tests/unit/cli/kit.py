@@ -9,9 +9,9 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 from penstock.cli.application import app
+from penstock.driver.phases import Phase
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId, WorkerId
 from penstock.protocol.barrier import BarrierFlag
-from penstock.protocol.claims import Reservation, Void
 from penstock.protocol.history import AttemptRecord, SubtaskFigures
 from penstock.protocol.history import Status as RecordStatus
 from penstock.protocol.manifest import (
@@ -28,7 +28,7 @@ from penstock.protocol.manifest import (
     SubtaskReport,
 )
 from penstock.protocol.manifest_codec import encode_manifest, encode_reservation, encode_void
-from penstock.runtime.phases import Phase
+from penstock.protocol.ownership import Reservation, Void
 from penstock.spark.job import Status
 from penstock.storage import LocalStore, paths
 from penstock.storage.blob import write_segments

@@ -12,11 +12,11 @@ import pytest
 from penstock.cli import control_commands
 from penstock.cli.failures import advice_for, reported
 from penstock.cli.session import properties_for
+from penstock.driver.control import Command
 from penstock.errors import FencedError, NoReadableCheckpoint, OptionError, PenstockError
 from penstock.ids import CheckpointId
-from penstock.runtime.control import Command
-from penstock.runtime.lease import Lease
 from penstock.storage import LocalStore
+from penstock.storage.lease import Lease
 from tests.unit.cli.kit import directory, penstock
 
 COMMANDS = [

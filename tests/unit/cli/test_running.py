@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from penstock.cli.readings import Reading
+from penstock.cli.progress.readings import Reading
 from penstock.cli.running import Watch, signals_to
 from penstock.errors import JobFailed, PenstockError
 from penstock.protocol.barrier import BarrierFlag

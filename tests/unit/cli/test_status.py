@@ -7,8 +7,8 @@ import socket
 import time
 from pathlib import Path
 
-from penstock.runtime.lease import Lease
 from penstock.storage import paths
+from penstock.storage.lease import Lease
 from tests.unit.cli.kit import add_checkpoint, directory, penstock
 
 

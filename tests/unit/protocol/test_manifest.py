@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from penstock.errors import CorruptBlob, PenstockError, RestoreError
 from penstock.ids import CheckpointId, EdgeId, Generation, OperatorName, SubtaskId
-from penstock.protocol.claims import Reservation, Void
 from penstock.protocol.manifest import (
     FORMAT,
     ChannelSegment,
@@ -42,6 +41,7 @@ from penstock.protocol.manifest_codec import (
     encode_reservation,
     encode_void,
 )
+from penstock.protocol.ownership import Reservation, Void
 
 READ, COUNT = OperatorName("read"), OperatorName("count")
 EDGE = EdgeId(READ, COUNT, 1)

@@ -10,8 +10,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.graph.physical import reachable
 from penstock.ids import CheckpointId, EdgeId, Generation, KeyGroup, OperatorName, SubtaskId
-from penstock.plan.physical import reachable
 from penstock.protocol.compatibility import check_fits
 from penstock.protocol.key_groups import key_groups_of, owner_of
 from penstock.protocol.manifest import (

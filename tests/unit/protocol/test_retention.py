@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.ids import CheckpointId, Generation
-from penstock.protocol.claims import Listing, Outcome, Reservation, unreadable_reservation
+from penstock.protocol.ownership import Listing, Outcome, Reservation, unreadable_reservation
 from penstock.protocol.retention import (
     Blob,
     CompletedCheckpoint,

@@ -9,12 +9,12 @@ from typing import Any
 from penstock.api.stream import Pipeline
 from penstock.connectors.collect import CollectSink
 from penstock.connectors.memory import ListSource
+from penstock.exchange.zmq_transport import Secrets
+from penstock.graph.physical import plan
 from penstock.ids import Generation, WorkerId
-from penstock.plan.physical import plan
-from penstock.runtime.frames import Endpoint
-from penstock.runtime.settings import WorkerSettings
-from penstock.runtime.zmq_transport import Secrets
+from penstock.mailbox.frames import Endpoint
 from penstock.spark.task import Attempt, work
+from penstock.worker.settings import WorkerSettings
 
 GENERATION = Generation(4)
 HEARTBEAT_MS = 50

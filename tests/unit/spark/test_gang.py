@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from penstock.driver.phases import HoldUp
 from penstock.errors import SessionStopped, WorkerEnvironment
+from penstock.graph.physical import plan
 from penstock.ids import CheckpointId, Generation
-from penstock.plan.physical import plan
-from penstock.protocol.claims import Reservation
-from penstock.runtime.phases import HoldUp
-from penstock.runtime.settings import WorkerSettings
+from penstock.protocol.ownership import Reservation
 from penstock.spark import gang as gang_module
 from penstock.spark.gang import SparkGang, StoreAddress
 from penstock.spark.sessions import is_stopped
-from tests.unit.runtime.fake_ports import Numbers, read
+from penstock.worker.settings import WorkerSettings
+from tests.unit.mailbox.fake_ports import Numbers, read
 
 G = Generation(1)
 HANG_S = 60.0

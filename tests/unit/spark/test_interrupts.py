@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.driver.phases import Phase
 from penstock.protocol.history import AttemptRecord
-from penstock.runtime.phases import Phase
 from penstock.spark import interrupts
 from penstock.spark.cancellation import cancel_other_jobs
 from penstock.spark.interrupts import Stopping, _Handler

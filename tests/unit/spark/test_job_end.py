@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from penstock.driver.phases import Phase
 from penstock.errors import StorageError
-from penstock.plan.physical import plan
-from penstock.runtime.phases import Phase
+from penstock.graph.physical import plan
 from penstock.spark import job as job_module
 from penstock.spark.gang import StoreAddress
 from penstock.spark.job import Job
@@ -19,7 +19,7 @@ from penstock.spark.settings import Settings
 from penstock.storage import LocalStore, paths
 from penstock.storage.memory import MemoryStore
 from penstock.storage.port import Store
-from tests.unit.runtime.fake_ports import Numbers, read
+from tests.unit.mailbox.fake_ports import Numbers, read
 
 HANG_S = 60.0
 

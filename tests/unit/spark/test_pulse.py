@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.exchange.zmq_transport import ZmqTransport, make_secrets
 from penstock.ids import COORDINATOR, Generation, WorkerId
-from penstock.runtime.activity import line_of
-from penstock.runtime.frames import BusyFrame, EndedFrame, Frame, HeartbeatFrame, HelloFrame, StopFrame, WelcomeFrame
-from penstock.runtime.pulse import DriverBeat, Pulse
-from penstock.runtime.zmq_transport import ZmqTransport, make_secrets
-from tests.unit.runtime.fake_ports import ManualClock
+from penstock.mailbox.activity import line_of
+from penstock.mailbox.frames import BusyFrame, EndedFrame, Frame, HeartbeatFrame, HelloFrame, StopFrame, WelcomeFrame
+from penstock.worker.pulse import DriverBeat, Pulse
+from tests.unit.mailbox.fake_ports import ManualClock
 from tests.unit.spark.busy_worker import GENERATION, main
 
 WORKER = WorkerId(0)

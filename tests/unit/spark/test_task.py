@@ -10,23 +10,23 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.api.graph import Graph, Link, Node
 from penstock.api.stream import Pipeline
 from penstock.connectors.collect import CollectSink
 from penstock.connectors.memory import ListSource
 from penstock.errors import OptionError, PenstockError, UserCodeError
+from penstock.exchange.zmq_transport import ZmqTransport, make_secrets
+from penstock.graph.logical import Graph, Link, Node
+from penstock.graph.physical import plan
 from penstock.ids import COORDINATOR, ChannelId, CheckpointId, Generation, OperatorName, WorkerId
-from penstock.plan.physical import plan
-from penstock.protocol.claims import Reservation
+from penstock.mailbox.frames import BatchFrame, Endpoint, FailedFrame, Frame, HelloFrame, StopFrame, WelcomeFrame
 from penstock.protocol.manifest import Partitioning
 from penstock.protocol.manifest_codec import encode_reservation
-from penstock.runtime import shared
-from penstock.runtime.frames import BatchFrame, Endpoint, FailedFrame, Frame, HelloFrame, StopFrame, WelcomeFrame
-from penstock.runtime.settings import WorkerSettings
-from penstock.runtime.zmq_transport import ZmqTransport, make_secrets
+from penstock.protocol.ownership import Reservation
 from penstock.spark import task as task_module
 from penstock.spark.task import Attempt, _await_welcome, work
 from penstock.storage import LocalStore, paths
+from penstock.worker import shared
+from penstock.worker.settings import WorkerSettings
 
 G = Generation(4)
 

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 
-from penstock.connectors.places import Place, Stamp, place_of
+from penstock.connectors.files.filesystem import Place, Stamp, place_of
 from penstock.errors import DataError
 
 _log = logging.getLogger("penstock")

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from penstock.connectors.dead_letters import DeadLetter, batch_of
+from penstock.connectors.files.filesystem import Stamp
+from penstock.connectors.files.formats.pieces import Piece
+from penstock.connectors.files.formats.streams import BROKEN
 from penstock.connectors.files.listing import changed
-from penstock.connectors.files.pieces import Piece
-from penstock.connectors.files.streams import BROKEN
-from penstock.connectors.partitions import partition_column, partition_values, without
-from penstock.connectors.places import Stamp
+from penstock.connectors.files.partitions import partition_column, partition_values, without
 from penstock.connectors.source import END_OF_SPLIT, Portion, SplitReader
 from penstock.errors import DataError, StorageError
 from penstock.ids import DEAD_LETTERS

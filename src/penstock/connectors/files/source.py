@@ -16,8 +16,11 @@ from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from penstock.connectors.files.delimited import CsvReader
-from penstock.connectors.files.json_lines import JsonReader
+from penstock.connectors.files.filesystem import Stamp, address_of
+from penstock.connectors.files.formats.delimited import CsvReader
+from penstock.connectors.files.formats.json_lines import JsonReader
+from penstock.connectors.files.formats.parquet import ParquetReader
+from penstock.connectors.files.formats.plain_text import TextReader
 from penstock.connectors.files.listing import (
     Changes,
     absolute,
@@ -27,11 +30,8 @@ from penstock.connectors.files.listing import (
     is_hidden,
 )
 from penstock.connectors.files.options import format_options
-from penstock.connectors.files.parquet import ParquetReader
-from penstock.connectors.files.plain_text import TextReader
+from penstock.connectors.files.partitions import partition_types
 from penstock.connectors.files.reader import FileReader
-from penstock.connectors.partitions import partition_types
-from penstock.connectors.places import Stamp, address_of
 from penstock.connectors.source import Source, SplitReader
 from penstock.errors import PipelineError, StorageError
 from penstock.ids import DEAD_LETTERS

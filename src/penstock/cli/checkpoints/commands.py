@@ -1,0 +1,171 @@
+"""`penstock checkpoints`: looking at what a pipeline has saved, and clearing it away."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from penstock.cli.checkpoints.inspection import (
+    Summary,
+    damage_of,
+    inflight_bytes,
+    newest_of,
+    open_directory,
+    state_bytes,
+    summary_of,
+)
+from penstock.cli.checkpoints.inspection import summaries as all_summaries
+from penstock.cli.checkpoints.removal import Removal, plan_removal
+from penstock.cli.checkpoints.removal import remove as carry_out
+from penstock.cli.checkpoints.tables import (
+    detail_of,
+    detail_value,
+    list_table,
+    print_json,
+    print_table,
+    summary_value,
+    table_of,
+)
+from penstock.cli.failures import FAILED, reported
+from penstock.cli.progress.stats import shown_bytes
+from penstock.errors import OptionError, RestoreError
+from penstock.ids import CheckpointId
+
+checkpoints = typer.Typer(
+    help="Look at checkpoints, verify and delete them. Example: penstock checkpoints list /tmp/totals",
+    no_args_is_help=True,
+)
+
+Directory = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR",
+        help="What was given to run --checkpoints, or to savepoint --to. Example: /tmp/totals",
+        show_default=False,
+    ),
+]
+Id = Annotated[int, typer.Argument(metavar="ID", min=1, help="Id of a checkpoint. Example: 17", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts. Example: --json")]
+
+
+@checkpoints.command("list", short_help="List checkpoints and savepoints.")
+def list_(directory: Directory, as_json: Json = False) -> None:
+    """List the checkpoints and savepoints of a directory, oldest first.
+
+    Example: penstock checkpoints list /tmp/totals
+    """
+    with reported():
+        found = all_summaries(open_directory(directory))
+        if as_json:
+            print_json([summary_value(summary) for summary in found])
+        elif found:
+            print_table(list_table(found))
+        else:
+            typer.echo(f"no checkpoint in {directory} yet")
+
+
+@checkpoints.command(short_help="Show one of them in detail.")
+def show(
+    directory: Directory,
+    checkpoint: Annotated[
+        int | None,
+        typer.Argument(metavar="[ID]", min=1, help="This one; without it, the newest. Example: 17", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show one checkpoint: operators with their state, subtasks with their figures, positions, records in flight.
+
+    Example: penstock checkpoints show /tmp/totals
+    """
+    with reported():
+        store = open_directory(directory)
+        summary = summary_of(store, CheckpointId(checkpoint)) if checkpoint is not None else newest_of(store, directory)
+        if summary.manifest is None:
+            raise RestoreError(f"checkpoint {summary.checkpoint}: {summary.damage}")
+        if as_json:
+            print_json(detail_value(summary, summary.manifest))
+        else:
+            print_table(detail_of(summary, summary.manifest))
+
+
+@checkpoints.command(short_help="Read everything and compare checksums.")
+def verify(
+    directory: Directory,
+    checkpoint: Annotated[
+        int | None, typer.Argument(metavar="[ID]", min=1, help="Only this one. Example: 17", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Read all that the checkpoints refer to, and compare it with its checksums. Exit code 1 if anything is damaged.
+
+    Example: penstock checkpoints verify /tmp/totals
+    """
+    with reported():
+        store = open_directory(directory)
+        found = all_summaries(store) if checkpoint is None else [summary_of(store, CheckpointId(checkpoint))]
+        verdicts = [(summary, damage_of(store, summary)) for summary in found]
+        _print_verdicts(verdicts, as_json)
+        if any(damage is not None for _, damage in verdicts):
+            raise typer.Exit(FAILED)
+
+
+def _print_verdicts(verdicts: list[tuple[Summary, str | None]], as_json: bool) -> None:
+    if as_json:
+        print_json([{"id": each.checkpoint, "is_whole": damage is None, "error": damage} for each, damage in verdicts])
+        return
+    table = table_of(("id", "kind", "verdict"))
+    for summary, damage in verdicts:
+        style = "red" if damage is not None else None
+        table.add_row(str(summary.checkpoint), summary.kind, damage or "whole", style=style)
+    print_table(table)
+
+
+@checkpoints.command(short_help="Delete one, with its files.")
+def delete(
+    directory: Directory,
+    checkpoint: Id,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Example: --yes")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Even the newest one, or one in use. Example: --force")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete a checkpoint or savepoint, with the files that no other one needs.
+
+    The newest one and one in use are refused unless you insist with --force.
+
+    Example: penstock checkpoints delete /tmp/totals 12 --yes
+    """
+    with reported():
+        store = open_directory(directory)
+        summary = summary_of(store, CheckpointId(checkpoint))
+        removal = plan_removal(store, summary.checkpoint)
+        if removal.objections and not force:
+            reasons = "; ".join(removal.objections)
+            raise OptionError(f"checkpoint {checkpoint} is not deleted: {reasons}. Insist with --force.")
+        if not yes:
+            _ask(summary, removal)
+        carry_out(store, removal)
+        _print_removal(removal, as_json)
+
+
+def _ask(summary: Summary, removal: Removal) -> None:
+    if not sys.stdin.isatty():
+        raise OptionError("nobody is there to be asked: say --yes")
+    manifest = summary.manifest
+    size = f", {shown_bytes(state_bytes(manifest) + inflight_bytes(manifest))}" if manifest is not None else ""
+    for objection in removal.objections:
+        typer.echo(f"warning: {objection}", err=True)
+    typer.confirm(f"Delete {summary.kind} {summary.checkpoint}{size}?", abort=True)
+
+
+def _print_removal(removal: Removal, as_json: bool) -> None:
+    if as_json:
+        print_json({"id": removal.checkpoint, "blobs": list(removal.blobs), "blobs_left_to_driver": removal.is_driven})
+        return
+    files = f"{len(removal.blobs)} files with it"
+    if removal.is_driven:
+        files = "the running pipeline removes its files after its next checkpoint"
+    typer.echo(f"deleted checkpoint {removal.checkpoint}; {files}")

@@ -1,0 +1,222 @@
+"""What sinks that write files have in common: exactly-once output by staging and renaming.
+
+A writer stages files in `<directory>/_staging`. A checkpoint closes and syncs them and hands over their names; when it
+is durable, the driver renames them into the directory. Readers see a file complete or not at all, and Spark, like
+others, passes over names that begin with an underscore. Final names are unique for ever: a generation, a subtask, a
+count, and a random part, so that a pipeline that starts anew writes beside its old output and never over it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.columnar.schema_diff import differences
+from penstock.connectors.files.filesystem import Place, address_of, place_of
+from penstock.connectors.files.latest import LatestWriter, check_upsert
+from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
+from penstock.errors import DataError, PipelineError, StorageError
+from penstock.ids import CheckpointId, Generation
+
+STAGING = "_staging"
+_STAGED = re.compile(r"_staging/g(\d+)-\d+-\d+-[0-9a-f]+\.[a-z.]+")
+_FINAL = re.compile(r"part-g\d+-\d+-\d+-[0-9a-f]+\.[a-z.]+")
+
+
+class Encoder(ABC):
+    """Encodes the batches of one file."""
+
+    def __init__(self, file: Any, schema: pa.Schema) -> None:
+        self.file = file
+        self.schema = schema
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None: ...
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Write what is still held, and the end of the file. The file itself is closed by others."""
+
+    def discard(self) -> None:
+        """Nobody wants the file any more."""
+
+
+class FileSink(Sink):
+    """Base of the sinks that write files. `roll_bytes`: a file that has become so large is followed by another one;
+    every checkpoint ends the files it finds open, so that its interval bounds them too.
+
+    `upsert` and `by` are for updates: of all rows of a checkpoint that agree in the columns `upsert`, each subtask
+    writes the one that is highest in the column `by`. Older checkpoints have older rows, which stay: `read_latest`
+    finds the current ones.
+
+    The trap: one pipeline for one directory. A pipeline that starts removes what older generations have staged there
+    and never committed, and cannot tell whether it was its own.
+    """
+
+    suffix: str
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        roll_bytes: int = 256 * 1024 * 1024,
+        upsert: str | Sequence[str] | None = None,
+        by: str | None = None,
+    ) -> None:
+        self.upsert, self.by = check_upsert(type(self).__name__, upsert, by), by
+        if roll_bytes < 1:
+            raise PipelineError(f"{type(self).__name__}: roll_bytes is {roll_bytes}: it must be at least 1")
+        self.directory = os.fspath(directory)
+        if "://" not in self.directory:
+            # A relative path would be another directory in another process.
+            self.directory = os.path.abspath(os.path.expanduser(self.directory))
+        self.roll_bytes = roll_bytes
+        place_of(self.directory)
+
+    def identity(self) -> Mapping[str, str]:
+        return {**super().identity(), "directory": address_of(self.directory)}
+
+    @abstractmethod
+    def encoder(self, file: Any, schema: pa.Schema) -> Encoder: ...
+
+    def writer(self, subtask: int, generation: Generation) -> SinkWriter:
+        writer = FileWriter(self, subtask, generation)
+        return writer if self.by is None else LatestWriter(writer, self.upsert, self.by)
+
+    def committer(self) -> Committer:
+        return FileCommitter(place_of(self.directory), self.directory)
+
+
+class _Part:
+    """One file in the making."""
+
+    def __init__(self, sink: FileSink, place: Place, name: str, schema: pa.Schema) -> None:
+        self._place = place
+        self._sink = sink
+        self.staged = f"{STAGING}/{name}.{sink.suffix}"
+        self.final = f"part-{name}.{sink.suffix}"
+        self.schema = schema
+        self._file = place.create(self.staged)
+        self._encoder = sink.encoder(self._file, schema)
+        self._rows = 0
+        self._error: Exception | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._encoder.write(batch)
+        self._rows += batch.num_rows
+
+    @property
+    def is_full(self) -> bool:
+        return bool(self._file.tell() >= self._sink.roll_bytes)
+
+    def finish(self) -> bytes:
+        """Make it durable, in the background, and return its committable."""
+        if self._error is not None:
+            # Half a file was closed: closing it again would pass it off as a whole one.
+            raise self._error
+        try:
+            self._encoder.finish()
+            self._place.close_durably(self._file)
+            size = self._place.size(self.staged)
+        except Exception as error:
+            self._error = StorageError(f"{self._sink.directory}/{self.staged} cannot be written: {error}")
+            raise self._error from error
+        return json.dumps({"staged": self.staged, "final": self.final, "bytes": size, "rows": self._rows}).encode()
+
+    def discard(self) -> None:
+        self._encoder.discard()
+        self._file.close()
+        self._place.remove(self.staged)
+
+
+class FileWriter(SinkWriter):
+    """Writes the files of one subtask."""
+
+    def __init__(self, sink: FileSink, subtask: int, generation: Generation) -> None:
+        self._sink = sink
+        self._prefix = f"g{generation}-{subtask}"
+        self._token = secrets.token_hex(4)
+        self._place = place_of(sink.directory)
+        self._count = 0
+        self._open: _Part | None = None
+        self._full: list[_Part] = []
+        self._schema: pa.Schema | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._schema is None:
+            self._schema = batch.schema.remove_metadata()
+        elif not batch.schema.equals(self._schema):
+            said = differences(self._schema, batch.schema)
+            if said:
+                raise DataError(
+                    f"the schema of what is written to {self._sink.directory} changed from one batch to the next: "
+                    f"{said}. Cast to one type in front of the sink"
+                )
+            batch = pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+        if self._open is None:
+            self._count += 1
+            name = f"{self._prefix}-{self._count}-{self._token}"
+            self._open = _Part(self._sink, self._place, name, self._schema)
+        self._open.write(batch)
+        if self._open.is_full:
+            self._full.append(self._open)
+            self._open = None
+
+    def prepare(self) -> Prepared:
+        parts = [*self._full, *([self._open] if self._open is not None else [])]
+        self._full, self._open = [], None
+        finished: dict[int, bytes] = {}
+
+        def finish() -> Sequence[bytes]:
+            for number, part in enumerate(parts):
+                if number not in finished:
+                    finished[number] = part.finish()
+            return [finished[number] for number in range(len(parts))]
+
+        return finish
+
+    def close(self) -> None:
+        """What was handed over stays: a checkpoint may name it."""
+        for part in [*self._full, *([self._open] if self._open is not None else [])]:
+            part.discard()
+        self._full, self._open = [], None
+
+
+class FileCommitter(Committer):
+    """Renames staged files into their directory."""
+
+    def __init__(self, place: Place, directory: str) -> None:
+        self._place = place
+        self._directory = directory
+
+    def commit(self, checkpoint: CheckpointId, committables: Sequence[bytes]) -> None:
+        for payload in committables:
+            self._publish(checkpoint, json.loads(payload))
+
+    def _publish(self, checkpoint: CheckpointId, committable: dict[str, Any]) -> None:
+        staged, final, size = committable["staged"], committable["final"], committable["bytes"]
+        if not _STAGED.fullmatch(staged) or not _FINAL.fullmatch(final):
+            raise StorageError(f"checkpoint {checkpoint} wants to publish '{staged}' as '{final}', which no writer did")
+        if self._place.size(final) == size:
+            # Published before the last crash. A move that is a copy may have left the staged file behind.
+            self._place.remove(staged)
+        elif self._place.size(staged) == size:
+            self._place.publish(staged, final)
+        else:
+            raise StorageError(
+                f"checkpoint {checkpoint} is to publish {self._directory}/{staged}, which is not there, or not of "
+                f"{size} bytes, and neither is {final}: somebody has removed it. Put it back, or start from a savepoint"
+            )
+
+    def sweep(self, generation: Generation) -> None:
+        for name in self._place.files(STAGING):
+            match = _STAGED.fullmatch(name)
+            if match is not None and int(match[1]) < generation:
+                self._place.remove(name)

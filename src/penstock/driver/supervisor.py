@@ -1,0 +1,503 @@
+"""The supervisor: keeps a pipeline running, one attempt after the other, until it is finished or given up.
+
+An attempt is one generation: take the directory over, start a gang of workers from the newest valid checkpoint,
+coordinate, and when anything fails, stop all of it and begin the next one. Whatever failed, the way is the same.
+Failures are noticed by the gang (Spark says that a task died), by a worker's own word, and by silence.
+
+Code of users and of stores may hang. Each attempt therefore has a background and a view of the store of its own, closed
+when it ends (`AttemptStore`): whatever hangs, the next takeover does not wait behind it. A takeover of which nothing is
+heard for `claim_ms_max` is a failure of the attempt like any other. Of a takeover that was given up, one call may
+still take effect. That does no harm: a reservation that it creates late is either seen by the next takeover, or has the
+same id, generation and token as the next one's, and then it is the same file; a void marker is one that the next
+takeover creates too.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol, assert_never
+
+from penstock.connectors.sink import Committer
+from penstock.driver.attempt import Attempt, Shared
+from penstock.driver.attempt_store import AttemptStore
+from penstock.driver.committers import Committers
+from penstock.driver.coordinator import SLOW_CALL_MS, Coordinator, Ending
+from penstock.driver.left_out import LateRows, LeftOut, SkippedInput
+from penstock.driver.liveness import SignsOfLife
+from penstock.driver.phases import HoldUp, Phase, Progress, Startup
+from penstock.driver.reminders import Reminders
+from penstock.driver.requests import Requests
+from penstock.driver.takeover import Claimed, RestoreOptions, take_over
+from penstock.errors import (
+    FencedError,
+    JobFailed,
+    NoAnswer,
+    NoFreeSlots,
+    PenstockError,
+    RestoreError,
+    StorageError,
+    is_final,
+    repetition_of,
+)
+from penstock.graph.physical import PhysicalPlan
+from penstock.ids import COORDINATOR, NO_CHECKPOINT, CheckpointId, Generation, OperatorName, WorkerId
+from penstock.mailbox.failures import error_of, given_up
+from penstock.mailbox.frames import BusyFrame, FailedFrame, Frame, HeartbeatFrame, HelloFrame, StopFrame
+from penstock.mailbox.ports import AttemptBackground, Background, Clock, Transport
+from penstock.mailbox.timers import Timers
+from penstock.protocol.coordinator.events import FailJob, Finish, RequestDeclined, RequestResult, StopFenced
+from penstock.protocol.coordinator.state import Policy, RequestKind
+from penstock.protocol.declines import DeclineReason
+from penstock.protocol.history import AttemptRecord
+from penstock.protocol.manifest import Manifest
+from penstock.protocol.ownership import Reservation
+from penstock.protocol.restart import GiveUp, RestartAfter, RestartPolicy, counted, decide_restart
+from penstock.storage.port import Store
+from penstock.user_code import same_failure
+from penstock.worker.services import Journal
+
+_log = logging.getLogger("penstock")
+
+
+class Gang(Protocol):
+    """Starts and ends the workers of an attempt: a Spark job, or the simulator."""
+
+    def launch(
+        self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None, reservation: Reservation
+    ) -> None:
+        """Start all workers. Returns at once; what goes wrong is reported to `Supervisor.on_gang_failed`.
+
+        `reservation` is the file by which a worker knows the directory of this driver (`runtime.shared`).
+        """
+        ...
+
+    def cancel(self, generation: Generation) -> None:
+        """End all workers of the attempt, dead or alive. Returns at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorSettings:
+    """How patient the driver is."""
+
+    policy: Policy = field(default_factory=Policy)
+    restart: RestartPolicy = field(default_factory=RestartPolicy)
+    restore: RestoreOptions = field(default_factory=RestoreOptions)
+    silence_ms_max: int = 10_000
+    """A worker that was not heard of for so long counts as dead."""
+    start_ms_max: int = 120_000
+    """Time for a worker to be heard of for the first time, from when there are slots for all of them; and the time
+    that a pipeline waits for those slots."""
+    claim_ms_max: int = 120_000
+    """A takeover fails if neither the store nor a sink's `sweep` has answered for this long. How long it takes
+    altogether is not limited: it reads the whole of the checkpoint."""
+    stuck_ms_max: int = 600_000
+    """A worker whose mailbox is in one call for longer than this counts as stuck, although its process lives."""
+
+
+class Supervisor:
+    """Runs one pipeline. Driven from outside like a worker: `deliver`, `timers`, and reports of the gang."""
+
+    def __init__(
+        self,
+        plan: PhysicalPlan,
+        settings: SupervisorSettings,
+        committers: Mapping[OperatorName, Committer] | Committers,
+        gang: Gang,
+        clock: Clock,
+        transport: Transport,
+        background: Background,
+        store: Store,
+        journal: Journal | None = None,
+        *,
+        token: str | None = None,
+        attempt_background: Callable[[], AttemptBackground] | None = None,
+    ) -> None:
+        """`attempt_background` makes the background of each attempt; without it all of them share `background`.
+
+        `token` tells this driver's files from those of others; a random one unless a test wants to know it."""
+        self._plan = plan
+        self._settings = settings
+        if not isinstance(committers, Committers):
+            committers = Committers(committers, clock, sweep_wait_ms=settings.claim_ms_max)
+        self._committers = committers
+        self._gang = gang
+        self._clock = clock
+        self._transport = transport
+        self._attempt_background = attempt_background or (lambda: Shared(background))
+        self._store = store
+        self._journal = journal
+        self._token = token or secrets.token_hex(16)
+        self._has_owned = False
+        self.timers = Timers(clock)
+        self._stage = Phase.CLAIMING
+        """The phase while there is no coordinator."""
+        self.error: Exception | None = None
+        self.coordinator: Coordinator | None = None
+        self.restarts = 0
+        self._history: tuple[AttemptRecord, ...] = ()
+        self._requests = Requests()
+        self._failures_at_ms: tuple[int, ...] = ()
+        self._attempt: Attempt | None = None
+        self._progress_at_ms: int | None = None
+        """Start of the last attempt in which a checkpoint completed."""
+        self._workers = [WorkerId(worker) for worker in range(plan.workers)]
+        self._begin_workers(restores=False)
+        self._has_run = False
+        """Whether all workers of any attempt were up."""
+        self._newest: CheckpointId | None = None
+        """None before the directory was read."""
+        self._repeated: str | None = None
+        """What the last failure repeats if it comes again; None if a checkpoint has completed since."""
+        self._repeats = 0
+        self._left_out: tuple[LeftOut, ...] = LateRows(plan.name, clock), SkippedInput(plan.name, clock)
+
+    @property
+    def history(self) -> tuple[AttemptRecord, ...]:
+        """The last checkpoints of all attempts: a restart must not hide why it happened. Newest last."""
+        current = self.coordinator.history if self.coordinator is not None else ()
+        return (*self._history, *current)[-self._settings.policy.history_max :]
+
+    @property
+    def checkpoints(self) -> tuple[AttemptRecord, ...]:
+        """The history and the attempts in progress, with the times that people know. Newest last."""
+        coordinator = self.coordinator
+        records = (*self.history, *(coordinator.attempts_under_way if coordinator is not None else ()))
+        since_1970_ms = self._clock.wall_ms() - self._clock.now_ms()
+        dated = (
+            replace(
+                record,
+                triggered_at_ms=record.triggered_at_ms + since_1970_ms,
+                ended_at_ms=record.ended_at_ms + since_1970_ms,
+            )
+            for record in records
+        )
+        return tuple(sorted(dated, key=lambda record: record.checkpoint))
+
+    @property
+    def phase(self) -> Phase:
+        return self.progress.phase
+
+    @property
+    def progress(self) -> Progress:
+        """The phase, and how far it has come; of one that runs, what holds up its checkpoints. For any thread."""
+        coordinator, startup = self.coordinator, self._startup
+        if coordinator is None:
+            return Progress(self._stage)
+        if not startup.is_complete:
+            return startup.progress
+        phase = Phase.STOPPING if self._requests.has_drain else Phase.RUNNING
+        return Progress(phase, self._committers.under_way(SLOW_CALL_MS) or coordinator.held_up)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.coordinator is None and self._stage in (Phase.FINISHED, Phase.FAILED)
+
+    # --- attempts ---
+
+    def start(self) -> None:
+        """Begin an attempt: own the directory first, then start the workers."""
+        if self.has_ended:
+            return
+        self._stage = Phase.CLAIMING
+        self._attempt = attempt = Attempt(self._attempt_background(), AttemptStore(self._store), self._clock.now_ms())
+        store, committers, token, has_owned = attempt.store, self._committers, self._token, self._has_owned
+        shape, former_names, options = self._plan.shape(), self._plan.former_names(), self._settings.restore
+
+        def work() -> Claimed:
+            claimed = take_over(
+                store,
+                shape,
+                token=token,
+                has_owned=has_owned,
+                has_committing_sinks=bool(committers),
+                options=options,
+                former_names=former_names,
+            )
+            committers.admit(claimed.generation)
+            if claimed.recommit is None:
+                committers.sweep(claimed.generation)
+            return claimed
+
+        attempt.background.submit(work, lambda claimed: self._on_claimed(attempt, claimed))
+        self._watch_claim(attempt)
+
+    def _watch_claim(self, attempt: Attempt) -> None:
+        """Look every now and then whether the takeover has come further."""
+        limit_ms = self._settings.claim_ms_max
+        returned, since_ms = attempt.store.returned, self._clock.now_ms()
+
+        def look() -> None:
+            nonlocal returned, since_ms
+            if self._attempt is not attempt or self.coordinator is not None:
+                return
+            now = self._clock.now_ms()
+            if attempt.store.returned != returned:
+                returned, since_ms = attempt.store.returned, now
+            if now - since_ms < limit_ms:
+                self.timers.after(max(1, limit_ms // 4), look)
+                return
+            told = f"the takeover of the checkpoint directory made no progress for {limit_ms / 1000:g} s"
+            hanging = self._committers.no_answer(told, limit_ms // 2)
+            self._failed(hanging or PenstockError(f"{told}: the store does not answer"))
+
+        self.timers.after(max(1, limit_ms // 4), look)
+
+    def _on_claimed(self, attempt: Attempt, claimed: Claimed | Exception) -> None:
+        if self.has_ended or self._attempt is not attempt:
+            return
+        if isinstance(claimed, RestoreError | FencedError):
+            # Trying again cannot help: what is on disk, or somebody else, must change first.
+            self._give_up(claimed)
+            return
+        if isinstance(claimed, StorageError):
+            # Not a word about the checkpoints: those may all be well.
+            text = f"the checkpoint directory could not be read or written while it was taken over: {claimed}"
+            claimed = StorageError(text)
+        if isinstance(claimed, Exception):
+            self._failed(claimed)
+            return
+        self._has_owned = True
+        self._log_start(claimed)
+        self._newest = NO_CHECKPOINT if claimed.manifest is None else claimed.manifest.checkpoint
+        self._begin_workers(restores=claimed.manifest is not None)
+        self.coordinator = Coordinator(
+            self._plan,
+            claimed,
+            self._settings.policy,
+            self._committers,
+            self._clock,
+            self._transport,
+            attempt.background,
+            attempt.store,
+            self.timers,
+            self._on_ending,
+            self._journal,
+        )
+        for left_out in self._left_out:
+            left_out.begin_attempt()
+        self._gang.launch(claimed.generation, self._plan, claimed.manifest, claimed.reservation)
+        self._requests.pass_on(self.coordinator)
+        self._watch(claimed.generation)
+
+    def _begin_workers(self, *, restores: bool) -> None:
+        settings = self._settings
+        self._startup = Startup(len(self._workers), restores=restores)
+        self._signs = SignsOfLife(self._workers, self._clock, settings.start_ms_max, settings.silence_ms_max)
+        self._reminders = Reminders(settings.silence_ms_max)
+
+    def _log_start(self, claimed: Claimed) -> None:
+        for skipped in claimed.skipped:
+            what = f"checkpoint {skipped.checkpoint} passed over: {skipped.reason}"
+            _log.warning("pipeline %s: %s", self._plan.name, what)
+        start = "from nothing" if claimed.manifest is None else f"from checkpoint {claimed.manifest.checkpoint}"
+        _log.info("pipeline %s: generation %d starts %s", self._plan.name, claimed.generation, start)
+
+    def _watch(self, generation: Generation) -> None:
+        """Look every now and then whether every worker was heard of."""
+        interval_ms = max(1, self._settings.silence_ms_max // 4)
+        due_ms = self._clock.now_ms() + interval_ms
+
+        def look() -> None:
+            if self.coordinator is None or self.coordinator.generation != generation:
+                return
+            self._signs.excuse(self._clock.now_ms() - due_ms)
+            for worker in self._workers:
+                self._transport.send(worker, HeartbeatFrame(generation, COORDINATOR))
+            if silent := self._signs.silent:
+                self._failed(self._silence_of(silent))
+                return
+            self.coordinator.look()
+            self._warn_of_hanging_sinks()
+            self._watch(generation)
+
+        self.timers.after(interval_ms, look)
+
+    def _silence_of(self, workers: list[WorkerId]) -> PenstockError:
+        names = ", ".join(str(worker) for worker in workers)
+        seconds = f"{self._settings.start_ms_max / 1000:g} s (start_timeout)"
+        if self._startup.hold_up is not None:
+            return NoFreeSlots(f"the workers have not started within {seconds}: {self._startup.hold_up.text}")
+        if missing := self._startup.missing(workers):
+            names = ", ".join(str(worker) for worker in missing)
+            cure = "Spark has started its task; its process is slow to come up, or cannot reach the driver"
+            return PenstockError(f"worker {names} has not come up within {seconds}: {cure}")
+        return PenstockError(f"no sign of life from worker {names}: it hangs, or its host is gone")
+
+    def _warn_of_hanging_sinks(self) -> None:
+        for sink in self._committers.hanging(self._settings.silence_ms_max):
+            lasted_ms = self._committers.longest_ms(sink)
+            if self._reminders.is_due(("sink", sink), lasted_ms):
+                told = self._committers.under_way(lasted_ms)
+                cure = "checkpoints and output wait for it. Give its client a timeout"
+                _log.warning("pipeline %s: %s; %s", self._plan.name, told, cure)
+
+    # --- what is heard ---
+
+    def deliver(self, frame: Frame) -> None:
+        """Take one frame from a worker."""
+        coordinator = self.coordinator
+        if coordinator is None or frame.generation != coordinator.generation:
+            return
+        worker = getattr(frame, "worker", None)
+        # One that says hello then waits for the others, and says nothing more until they have all come.
+        if worker is not None and not isinstance(frame, HelloFrame):
+            self._signs.heard(worker)
+        if self._startup.hold_up is not None:
+            self.on_gang_held_up(frame.generation, None)
+        self._startup.heard(frame)
+        self._has_run = self._has_run or self._startup.is_complete
+        if isinstance(frame, BusyFrame):
+            self._on_busy(frame)
+            return
+        if isinstance(frame, HeartbeatFrame):
+            self._reminders.forget(frame.worker)
+            for left_out in self._left_out:
+                left_out.heard(frame)
+        if isinstance(frame, FailedFrame):
+            self._on_worker_failed(frame)
+            return
+        coordinator.deliver(frame)
+
+    def _on_worker_failed(self, frame: FailedFrame) -> None:
+        error = error_of(frame)
+        if is_final(type(error)):
+            self._give_up(error)
+        else:
+            self._failed(error)
+
+    def _on_busy(self, frame: BusyFrame) -> None:
+        """The process of a worker lives, and its mailbox is in one call: say so, and again when that has doubled."""
+        where = ", ".join(part for part in (frame.doing, frame.line) if part)
+        text = f"worker {frame.worker} has been in one call for {frame.busy_ms / 1000:.0f} s: {where}"
+        if frame.busy_ms > self._settings.stuck_ms_max:
+            cure = "it is stuck. If the call does return in time, raise call_timeout"
+            self._failed(NoAnswer(f"{text}: {cure}", f"worker {frame.worker}: {frame.doing}"))
+        elif frame.busy_ms >= self._settings.silence_ms_max and self._reminders.is_due(frame.worker, frame.busy_ms):
+            cure = "its other work and all checkpoints wait for that; use smaller batches, or map_async"
+            _log.warning("pipeline %s: %s; %s", self._plan.name, text, cure)
+
+    def on_gang_failed(self, generation: Generation, error: Exception) -> None:
+        """The gang reports that an attempt cannot go on."""
+        if self.coordinator is None or self.coordinator.generation != generation:
+            return
+        if isinstance(error, PenstockError) and is_final(type(error)):
+            self._give_up(error)
+        else:
+            self._failed(error)
+
+    def on_gang_held_up(self, generation: Generation, hold_up: HoldUp | None) -> None:
+        """The gang reports that there is no room for its workers; None when there is."""
+        if self.coordinator is None or self.coordinator.generation != generation:
+            return
+        if hold_up is None:
+            if self._startup.hold_up is not None:
+                # Only now their processes begin to come up.
+                self._signs.await_first(self._startup.missing(self._workers))
+                self._reminders.forget("hold-up")
+        elif self._attempt is not None:
+            lasted_ms = self._clock.now_ms() - self._attempt.started_at_ms
+            if self._reminders.is_due("hold-up", lasted_ms):
+                _log.warning("pipeline %s waits: %s", self._plan.name, hold_up.text)
+        self._startup.hold_up = hold_up
+
+    def _on_ending(self, ending: Ending) -> None:
+        match ending:
+            case Finish():
+                # Its store stays open: the last retirement is under way.
+                self._end_coordinator(Phase.FINISHED)
+                for left_out in self._left_out:
+                    left_out.end()
+                self._requests.decline("the pipeline has finished", is_end=True)
+            case StopFenced(reason):
+                self._give_up(FencedError(reason))
+            case FailJob(reason):
+                hanging = self._committers.no_answer(reason, min(SLOW_CALL_MS, self._settings.policy.expiry_ms))
+                self._failed(hanging or JobFailed(reason))
+            case _:
+                assert_never(ending)
+
+    # --- requests of the user ---
+
+    def request(self, kind: RequestKind, answer: Callable[[RequestResult], None]) -> None:
+        """Ask for a checkpoint, a savepoint or a drain. One that comes between two attempts waits for the next one.
+
+        It is answered in any case: an attempt that fails takes its requests with it, and says so.
+        """
+        if self.has_ended:
+            answer(RequestDeclined(DeclineReason.DRAINED, f"the pipeline has {self.phase.value}"))
+            return
+        self._requests.add(kind, answer)
+        if self.coordinator is not None:
+            self._requests.pass_on(self.coordinator)
+
+    def stop(self) -> None:
+        """End the pipeline where it is, without another checkpoint."""
+        if not self.has_ended:
+            self._end_attempt(Phase.FINISHED)
+            self._requests.decline("the pipeline was stopped", is_end=True)
+
+    # --- endings ---
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, NoFreeSlots) and not self._has_run:
+            # A pipeline that has run gets its executors back; one that never has would only wait again.
+            self._give_up(error)
+            return
+        self._end_attempt(Phase.WAITING)
+        now, policy, progress = self._clock.now_ms(), self._settings.restart, self._progress_at_ms
+        self.error = error
+        self._failures_at_ms = (*counted(self._failures_at_ms, policy, now, progress), now)
+        repetition = repetition_of(error)
+        repetition = repetition and same_failure(repetition)
+        self._repeats = self._repeats + 1 if repetition is not None and repetition == self._repeated else 1
+        self._repeated = repetition
+        decision = decide_restart(self._failures_at_ms, policy, now, progress, self._repeats)
+        match decision:
+            case GiveUp(reason):
+                self._give_up(given_up(error, reason))
+            case RestartAfter(delay_ms):
+                self._log_restart(error, delay_ms)
+                self.restarts += 1
+                self._requests.decline(f"the pipeline failed and restarts: {error}", is_end=False)
+                self.timers.after(delay_ms, self.start)
+
+    def _log_restart(self, error: Exception, delay_ms: int) -> None:
+        """One line: what failed, and where it goes on; the rest is for those who look for it."""
+        known = {None: "from its newest checkpoint", NO_CHECKPOINT: "from the beginning"}
+        start = known.get(self._newest, f"from checkpoint {self._newest}")
+        first, *more = str(error).splitlines() or [type(error).__name__]
+        _log.warning("pipeline %s failed and restarts in %d ms %s: %s", self._plan.name, delay_ms, start, first)
+        if more:
+            _log.debug("pipeline %s: the whole of that failure: %s", self._plan.name, error)
+
+    def _give_up(self, error: Exception) -> None:
+        _log.error("pipeline %s has failed: %s", self._plan.name, error)
+        self._end_attempt(Phase.FAILED)
+        self.error = error
+        self._requests.decline(f"the pipeline has failed: {error}", is_end=True)
+
+    def _end_attempt(self, then: Phase) -> None:
+        self._end_coordinator(then)
+        if self._attempt is not None:
+            self._attempt.close()
+            self._attempt = None
+
+    def _end_coordinator(self, then: Phase) -> None:
+        self._stage = then
+        if self.coordinator is None or self._attempt is None:
+            return
+        self._history = self.history
+        coordinator, self.coordinator = self.coordinator, None
+        self._newest = coordinator.state.newest
+        # Without an interval nobody has asked for checkpoints: that none completed says nothing.
+        if coordinator.state.newest > coordinator.state.restored or self._settings.policy.interval_ms is None:
+            self._progress_at_ms = self._attempt.started_at_ms
+            self._repeated = None
+        coordinator.stop()
+        for worker in self._workers:
+            self._transport.send(worker, StopFrame(coordinator.generation))
+        self._gang.cancel(coordinator.generation)

@@ -1,0 +1,139 @@
+"""The receiving end of a channel: a queue, and what of it belongs to a checkpoint.
+
+The queue is bounded by the credit that was granted; of watermarks, which need none, only the last one of several in a
+row is kept. What was recovered is read before it, from the backlog.
+Everything here is a list of references to immutable batches: capturing copies nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from penstock.exchange.items import BarrierItem, BatchItem, Captured, EndItem, Item, WatermarkItem, append
+from penstock.exchange.recovered_channel import Backlog
+from penstock.graph.physical import Channel
+from penstock.ids import CheckpointId
+from penstock.operators.contract import MIN_WATERMARK
+from penstock.protocol.credit import ReceiverCredit
+
+
+class InputChannel:
+    """One input channel of a subtask."""
+
+    __slots__ = (
+        "backlog",
+        "blocked",
+        "capturing",
+        "channel",
+        "credit",
+        "held",
+        "listed",
+        "open_since_us",
+        "queue",
+        "queue_us_target",
+        "queued_batches",
+        "queued_bytes",
+        "watermark",
+    )
+
+    def __init__(
+        self, channel: Channel, window_bytes: int, window_bytes_min: int = 1, queue_us_target: int = 0
+    ) -> None:
+        self.channel = channel
+        self.credit = ReceiverCredit(window_bytes, window_bytes_min)
+        self.queue_us_target = queue_us_target
+        """For how long records should wait here at most; 0 for a window that stays as it is."""
+        self.queue: deque[Item] = deque()
+        self.queued_batches = 0
+        self.queued_bytes = 0
+        self.open_since_us = 0
+        """Since when it may be read: waiting before that says nothing about how fast it is read."""
+        self.watermark = MIN_WATERMARK
+        self.blocked = False
+        self.held = False
+        """Whether its next records must wait for older ones of the same edge on other channels."""
+        self.backlog: Backlog | None = None
+        """Recovered records that come before everything in the queue (I2); None when all are processed."""
+        self.listed = False
+        """Whether the subtask has it on its list of channels to read."""
+        self.capturing: list[Captured] | None = None
+        """Where everything that arrives is noted too, while this channel is late."""
+
+    @property
+    def is_readable(self) -> bool:
+        if self.blocked or self.held:
+            return False
+        return bool(self.queue) if self.backlog is None else self.backlog.is_loaded
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits here, whether it may be read or not."""
+        return not self.queue and self.backlog is None
+
+    def receive(self, item: Item) -> None:
+        """Queue what has arrived; on a late channel it is channel state as well."""
+        append(self.queue, item)
+        if isinstance(item, BatchItem):
+            self.queued_batches += 1
+            self.queued_bytes += item.size
+            item.ahead = self.queued_bytes
+        if self.capturing is not None and isinstance(item, BatchItem | WatermarkItem):
+            append(self.capturing, item)
+
+    def pop(self) -> Item:
+        item = self.queue.popleft()
+        if isinstance(item, BatchItem):
+            self.queued_batches -= 1
+            self.queued_bytes -= item.size
+        return item
+
+    def take_slice(self, rows_max: int) -> BatchItem:
+        """The first records of the queue, at most `rows_max`; the rest stays in front.
+
+        The price in credit stays with the rest, so that it is given back once, with the last slice.
+        """
+        item = self.queue[0]
+        assert isinstance(item, BatchItem)
+        if item.batch.num_rows <= rows_max:
+            self.pop()
+            return item
+        head, rest = item.batch.slice(0, rows_max), item.batch.slice(rows_max)
+        size = item.size * rows_max // item.batch.num_rows
+        self.queue[0] = BatchItem(rest, item.cost, item.size - size, item.since_us, item.ahead, True)
+        self.queued_bytes -= size
+        return BatchItem(head, 0, size)
+
+    def consumed(self, item: BatchItem, now_us: int, bytes_least: int = 1, is_last: bool = True) -> int | None:
+        """The grant to send after a batch was consumed, None for none. `bytes_least` are consumed at once.
+
+        What else may wait in the queue needs no credit, so only batches count for whether it is empty. Of several that
+        were consumed by one call, all but the last count as if they were still there: one grant is enough for them.
+        """
+        if not item.cost:
+            return None
+        if self.queue_us_target and is_last:
+            waited_us = now_us - max(item.since_us, self.open_since_us)
+            is_standing = item.is_rest or self.queued_batches > 0
+            self.credit.learn(waited_us, item.ahead, is_standing, self.queue_us_target, bytes_least)
+        return self.credit.consumed(item.cost, is_last and self.queued_batches == 0)
+
+    def in_front_of_barrier(self, checkpoint: CheckpointId) -> list[Captured]:
+        """What waits in front of the barrier of `checkpoint`, which is removed; or all, if it is not here."""
+        captured: list[Captured] = []
+        for position, item in enumerate(self.queue):
+            if isinstance(item, BarrierItem):
+                if item.barrier.checkpoint == checkpoint:
+                    del self.queue[position]
+                    break
+            elif isinstance(item, EndItem):
+                break
+            else:
+                captured.append(item)
+        return captured
+
+    def remove_barrier(self, checkpoint: CheckpointId) -> None:
+        """Take the barrier of `checkpoint` out of the queue, if it waits there."""
+        for position, item in enumerate(self.queue):
+            if isinstance(item, BarrierItem) and item.barrier.checkpoint == checkpoint:
+                del self.queue[position]
+                return

@@ -1,0 +1,70 @@
+"""Links in the making: how records are to travel, as far as the user has said, and what is chosen for the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from penstock.errors import PipelineError
+from penstock.graph.logical import Link, Node
+from penstock.ids import MAIN_OUTPUT, OperatorName
+from penstock.protocol.manifest import Partitioning
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An operator's output, and how its records are to travel on; None leaves that to `resolved`."""
+
+    operator: OperatorName
+    partitioning: Partitioning | None = None
+    key: tuple[str, ...] = ()
+    event_time: str | None = None
+    """The column that says when a record happened, as far as is known."""
+    output: str = MAIN_OUTPUT
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A link as it was asked for."""
+
+    end: End
+    downstream: OperatorName
+    input: int
+
+
+def side_ends(nodes: Sequence[Node], ends: Sequence[End], output: str, cure: str) -> tuple[End, ...]:
+    """A side output of the operators whose main outputs the `ends` are."""
+    by_name = {node.name: node for node in nodes}
+    for end in ends:
+        if end.output != MAIN_OUTPUT or output not in by_name[end.operator].side_outputs:
+            raise PipelineError(
+                f"{output}(): '{end.operator}' has no such output. Call it on the stream of the source or operator "
+                f"that has one, and {cure}"
+            )
+    return tuple(End(end.operator, output=output) for end in ends)
+
+
+def resolved(nodes: Sequence[Node], wishes: Sequence[Wish]) -> Iterator[Link]:
+    """The links, with a partitioning for each: the user's, or the one that fits best."""
+    by_name = {node.name: node for node in nodes}
+    outputs = Counter((wish.end.operator, wish.end.output) for wish in wishes)
+    inputs = Counter(wish.downstream for wish in wishes)
+    for wish in wishes:
+        upstream, output, partitioning = wish.end.operator, wish.end.output, wish.end.partitioning
+        if partitioning is None:
+            sender, receiver = by_name[upstream], by_name[wish.downstream]
+            # The main output goes on within the chain, wherever the side outputs go: there splits are told apart.
+            is_alone = output == MAIN_OUTPUT and outputs[upstream, output] == 1 and inputs[wish.downstream] == 1
+            partitioning = fitting(sender, receiver, is_alone and sender.chainable_after and receiver.chainable)
+        yield Link(upstream, wish.downstream, partitioning, wish.input, wish.end.key, output)
+
+
+def fitting(sender: Node, receiver: Node, can_chain: bool) -> Partitioning:
+    """Where the two do not become one chain there is a channel, and on a forward channel no barrier can overtake.
+
+    At equal parallelism rescale is the same one-to-one connection, and one that barriers can overtake on.
+    """
+    if sender.parallelism != receiver.parallelism:
+        return Partitioning.REBALANCE
+    return Partitioning.FORWARD if can_chain else Partitioning.RESCALE

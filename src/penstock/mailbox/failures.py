@@ -1,0 +1,43 @@
+"""Failures of a worker on their way to the driver, and from there to the user."""
+
+from __future__ import annotations
+
+import traceback
+
+from penstock.errors import DataError, JobFailed, PenstockError, UserCodeError, error_class
+from penstock.ids import Generation, SubtaskId, WorkerId
+from penstock.mailbox.frames import FailedFrame
+
+
+def failed_frame(generation: Generation, worker: WorkerId, error: Exception, subtask: SubtaskId | None) -> FailedFrame:
+    if isinstance(error, UserCodeError):
+        told = str(error)
+        return FailedFrame(generation, worker, told, subtask, "UserCodeError", error.traceback, error.may_pass)
+    if isinstance(error, PenstockError):
+        return FailedFrame(generation, worker, str(error), subtask, type(error).__name__)
+    # A bug of ours: everything that is known.
+    return FailedFrame(generation, worker, "".join(traceback.format_exception(error)), subtask)
+
+
+def error_of(frame: FailedFrame) -> PenstockError:
+    """The error that a worker has reported."""
+    kind = error_class(frame.kind)
+    where = f"{frame.subtask} on worker {frame.worker}" if frame.subtask else f"worker {frame.worker}"
+    if issubclass(kind, UserCodeError):
+        error = kind(frame.error)
+        error.traceback, error.may_pass = frame.traceback, frame.may_pass
+        return error
+    if issubclass(kind, DataError):
+        # It names the operator, and where it matters the record.
+        return kind(frame.error)
+    return JobFailed(f"{where}: {frame.error}") if kind is PenstockError else kind(f"{where}: {frame.error}")
+
+
+def given_up(error: Exception, reason: str) -> Exception:
+    """What the pipeline ends with. An error of the user's own code or data is raised as it is."""
+    if isinstance(error, UserCodeError | DataError):
+        error.add_note(f"The pipeline gave up: {reason}.")
+        return error
+    failure = JobFailed(f"the pipeline gave up: {reason}. The last one: {error}")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,223 @@
+"""What workers and the coordinator say to each other.
+
+Every frame carries the generation; whoever gets one of another generation drops it (I6). Frames on a
+channel keep their order. Data frames need credit; all others need none, so that a barrier, a grant or
+a trigger reaches its receiver however backed up the records are (I11).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from penstock.ids import ChannelId, CheckpointId, Generation, SubtaskId, WorkerId
+from penstock.mailbox.recovery_stats import RecoveryFigures
+from penstock.protocol.barrier import Barrier
+from penstock.protocol.declines import DeclineReason
+from penstock.protocol.manifest import SubtaskReport
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a process listens: on its own host through a socket file, from elsewhere through an address."""
+
+    host: str
+    local: str
+    remote: str
+
+
+# --- from worker to worker, on a channel ---
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFrame:
+    """Records. `cost` is what the sender paid for it in credit, and what the receiver gives back."""
+
+    generation: Generation
+    channel: ChannelId
+    batch: pa.RecordBatch
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkFrame:
+    generation: Generation
+    channel: ChannelId
+    watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierFrame:
+    """A barrier in its place among the records, or ahead of them if it is unaligned."""
+
+    generation: Generation
+    channel: ChannelId
+    barrier: Barrier
+
+
+@dataclass(frozen=True, slots=True)
+class EndFrame:
+    """End of input: nothing follows on this channel."""
+
+    generation: Generation
+    channel: ChannelId
+
+
+@dataclass(frozen=True, slots=True)
+class CreditFrame:
+    """From receiver to sender: so many bytes more may be on the wire, and so many should be there at most."""
+
+    generation: Generation
+    channel: ChannelId
+    grant: int
+    window: int
+
+
+# --- from coordinator to worker ---
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerFrame:
+    """A checkpoint begins, or ends early if the barrier says cancel."""
+
+    generation: Generation
+    barrier: Barrier
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedFrame:
+    """The checkpoint is durable: its blobs may be referred to by later ones, its input is not needed again."""
+
+    generation: Generation
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class StopFrame:
+    """The attempt is over; leave."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class WelcomeFrame:
+    """The gang is complete: where each worker can be reached, in the order of their ids."""
+
+    generation: Generation
+    endpoints: tuple[Endpoint, ...]
+
+
+# --- from worker to coordinator ---
+
+
+@dataclass(frozen=True, slots=True)
+class HelloFrame:
+    """A worker has come up; this is where it listens."""
+
+    generation: Generation
+    worker: WorkerId
+    endpoint: Endpoint
+    process: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyFrame:
+    """All state of this worker's subtasks is back."""
+
+    generation: Generation
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeFrame:
+    generation: Generation
+    checkpoint: CheckpointId
+    report: SubtaskReport
+
+
+@dataclass(frozen=True, slots=True)
+class DeclineFrame:
+    generation: Generation
+    checkpoint: CheckpointId
+    subtask: SubtaskId
+    reason: DeclineReason
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedFrame:
+    """The subtask has processed the end of all its input."""
+
+    generation: Generation
+    subtask: SubtaskId
+
+
+@dataclass(frozen=True, slots=True)
+class FailedFrame:
+    """The worker cannot go on: the attempt has failed."""
+
+    generation: Generation
+    worker: WorkerId
+    error: str
+    subtask: SubtaskId | None = None
+    kind: str = ""
+    """Name of the error's class in `penstock.errors`; empty for any other exception."""
+    traceback: str = ""
+    """Of the exception that user code has raised."""
+    may_pass: bool = False
+    """Whether user code has failed for a reason outside the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatFrame:
+    """Sign of life, with the figures that the progress display shows."""
+
+    generation: Generation
+    worker: WorkerId
+    rows_in: int = 0
+    rows_out: int = 0
+    backpressured_percent: int = 0
+    recovery: RecoveryFigures | None = None
+    """None if the attempt began without a checkpoint."""
+    rows_late: int = 0
+    rows_skipped: int = 0
+    files_skipped: int = 0
+    dead_letters: int = 0
+    first_skipped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BusyFrame:
+    """Sign of life of a worker whose mailbox is in one call for long, and cannot give one itself."""
+
+    generation: Generation
+    worker: WorkerId
+    busy_ms: int
+    """For how long it has been in that call."""
+    doing: str = ""
+    """The operator whose call that is."""
+    line: str = ""
+    """Where in the code it is: `file:line in function`."""
+
+
+Frame: TypeAlias = (
+    BatchFrame
+    | WatermarkFrame
+    | BarrierFrame
+    | EndFrame
+    | CreditFrame
+    | TriggerFrame
+    | CompletedFrame
+    | StopFrame
+    | ReadyFrame
+    | AcknowledgeFrame
+    | DeclineFrame
+    | EndedFrame
+    | FailedFrame
+    | HeartbeatFrame
+    | HelloFrame
+    | WelcomeFrame
+    | BusyFrame
+)

@@ -1,0 +1,243 @@
+"""`map_async`: slow functions, off the mailbox thread.
+
+The batches in hand are state: a checkpoint holds them, and a restored pipeline runs them again. So a checkpoint does
+not wait for the function, however long it is stuck. A batch is in hand until its result has been emitted; on the way
+downstream the result is in-flight data like any other. Where the input is keyed, that state is keyed too: after a
+rescale each record is in the hand of the subtask that owns its key (I9), behind the older ones of that key (I2).
+
+Workers are threads of this operator alone: the runtime's background threads write checkpoints, and must never queue
+behind a function that is stuck. They are daemons, so that a stuck one does not keep a process alive. The mailbox looks
+for results at short intervals, which grow with the time that the oldest batch has taken already.
+"""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+from penstock.errors import UserCodeError
+from penstock.operators.contract import Emit
+from penstock.operators.formats import As, Form, form_of
+from penstock.operators.stateless import NamedOperator
+from penstock.user_code import called_with, user_code_error
+
+Where: TypeAlias = Literal["threads", "processes"]
+
+_LOOKED_MS_MAX = 20
+_IN_HAND = "in hand"
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A batch in hand."""
+
+    batch: pa.RecordBatch
+    since_ms: int
+    is_unkeyed: bool
+    """Whether any subtask may have it: without a key, or from a checkpoint in which the records in hand had none."""
+    is_started: bool = False
+    done: threading.Event = field(default_factory=threading.Event)
+    result: Any = None
+    error: BaseException | None = None
+
+
+class Runner(ABC):
+    """Runs one call at a time, on the thread that made it."""
+
+    @abstractmethod
+    def call(self, batch: pa.RecordBatch) -> Any: ...
+
+    def close(self) -> None:
+        """End what is still running, if that is possible. Called from another thread."""
+
+
+class InThread(Runner):
+    def __init__(self, function: Callable[[Any], Any], as_: As, form: Form) -> None:
+        self._call = as_rows_call(function) if as_ == "rows" else function
+        self._form = form
+
+    def call(self, batch: pa.RecordBatch) -> Any:
+        return self._call(self._form.of(batch))
+
+
+def as_rows_call(function: Callable[[Any], Any]) -> Callable[[list[Any]], list[Any]]:
+    """The function of one row as a function of all rows."""
+
+    return functools.partial(called_with, function)
+
+
+class Pool:
+    """Some daemon threads, each with a runner of its own, and a queue in front of them."""
+
+    def __init__(self, threads: int, make_runner: Callable[[], Runner], name: str) -> None:
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._threads = threads
+        self._started = 0
+        self._make_runner = make_runner
+        self._runners: list[Runner] = []
+        self._name = name
+        self._is_closed = False
+
+    def submit(self, job: _Job) -> None:
+        if self._started < self._threads:
+            self._started += 1
+            threading.Thread(target=self._run, name=f"{self._name}-{self._started}", daemon=True).start()
+        self._jobs.put(job)
+
+    def _run(self) -> None:
+        runner: Runner | None = None
+        while (job := self._jobs.get()) is not None:
+            try:
+                if runner is None:
+                    runner = self._make_runner()
+                    self._runners.append(runner)
+                    if self._is_closed:
+                        runner.close()
+                job.result = runner.call(job.batch)
+            except BaseException as error:
+                job.error = error
+            job.done.set()
+
+    def close(self) -> None:
+        self._is_closed = True
+        for _ in range(self._started):
+            self._jobs.put(None)
+        for runner in self._runners:
+            runner.close()
+
+
+class MapAsyncOperator(NamedOperator):
+    """At most `concurrency` calls at a time, and no more input while a batch waits for one of them."""
+
+    emits_later = True
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        as_: As,
+        schema: pa.Schema | None,
+        concurrency: int,
+        ordered: bool,
+        where: Where,
+        batch_rows: int,
+    ) -> None:
+        self.function = function
+        self.as_: As = as_
+        self.schema = schema
+        self.concurrency = concurrency
+        self.ordered = ordered
+        self.where = where
+        self.batch_rows = batch_rows
+        # Jobs and held watermarks, in the order in which they came.
+        self._line: deque[_Job | int] = deque()
+        self._is_looking = False
+
+    def opened(self) -> None:
+        self._unkeyed = self.context.list_state(_IN_HAND)
+        self._keyed: Any = self.context.keyed.rows(_IN_HAND, self.context.key) if self.context.key else None
+        self.form: Form = form_of(self.as_, self.output_guard(self.schema))
+        self._pool = Pool(self.concurrency, self._runner, f"{self.context.operator}[{self.context.subtask}]")
+
+    def _runner(self) -> Runner:
+        if self.where == "threads":
+            return InThread(self.function, self.as_, self.form)
+        from penstock.operators.child_process import InProcess
+
+        return InProcess(self.function, self.as_, self.context.operator)
+
+    # --- in ---
+
+    def on_restored(self, emit: Emit) -> None:
+        self._emit = emit
+        for batch in self._unkeyed.get():
+            self._take_in_hand(batch, is_unkeyed=True)
+        for batch in () if self._keyed is None else self._keyed.get():
+            self._take_in_hand(batch, is_unkeyed=False)
+        self._changed()
+
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        self._take_in_hand(batch, is_unkeyed=self._keyed is None)
+        self._changed()
+
+    def _take_in_hand(self, batch: pa.RecordBatch, is_unkeyed: bool) -> None:
+        now_ms = self.context.now_ms()
+        for start in range(0, batch.num_rows, self.batch_rows):
+            self._line.append(_Job(batch.slice(start, self.batch_rows), now_ms, is_unkeyed))
+
+    def on_watermark(self, watermark: int, emit: Emit) -> bool | None:
+        if not self._line:
+            return None
+        self._line.append(watermark)
+        return True
+
+    # --- out ---
+
+    def _look(self) -> None:
+        self._is_looking = False
+        self._settle()
+        self._changed()
+
+    def _settle(self) -> None:
+        """Emit what is ready: in order only what stands at the front, else whatever there is."""
+        waiting: deque[_Job | int] = deque()
+        while self._line:
+            item = self._line.popleft()
+            if isinstance(item, int):
+                # A watermark passes when nothing in front of it is in hand any more.
+                if waiting:
+                    waiting.append(item)
+                else:
+                    self.context.release_watermark(item)
+                continue
+            if item.done.is_set():
+                self._finish(item)
+                continue
+            waiting.append(item)
+            if self.ordered:
+                break
+        waiting.extend(self._line)
+        self._line = waiting
+
+    def _finish(self, job: _Job) -> None:
+        if job.error is not None:
+            context = self.context
+            where = f"operator '{context.operator}', subtask {context.subtask} of {context.parallelism}"
+            error = job.error
+            if isinstance(error, UserCodeError):
+                # Of a child process, which has said what it was.
+                raise UserCodeError(f"{where}: the function of map_async raised {error}") from error
+            raise user_code_error(f"{where}: the function of map_async", error) from error
+        result = self.form.batch(self.form.outputs(job.result))
+        if result is not None:
+            self._emit(result)
+
+    # --- bookkeeping ---
+
+    def _changed(self) -> None:
+        jobs = [item for item in self._line if isinstance(item, _Job)]
+        # The state is what is in hand now, and nothing else: a result that waits for a slower one is in hand too.
+        self._unkeyed.put([job.batch for job in jobs if job.is_unkeyed])
+        if self._keyed is not None:
+            self._keyed.put([job.batch for job in jobs if not job.is_unkeyed])
+        idle = self.concurrency - sum(job.is_started and not job.done.is_set() for job in jobs)
+        for job in [job for job in jobs if not job.is_started][:idle]:
+            job.is_started = True
+            self._pool.submit(job)
+        self.is_idle = not self._line
+        self.wants_input = all(job.is_started for job in jobs) and len(jobs) < 2 * self.concurrency
+        if jobs and not self._is_looking:
+            self._is_looking = True
+            now_ms = self.context.now_ms()
+            pause_ms = (now_ms - jobs[0].since_ms) // 20
+            self.context.call_at(now_ms + max(1, min(pause_ms, _LOOKED_MS_MAX)), self._look)
+
+    def close(self) -> None:
+        self._pool.close()

@@ -1,0 +1,202 @@
+"""Event time in a column: which types it may have, and the operator that makes watermarks from it.
+
+A watermark says: no older record is expected. The operator reports the newest event time of each batch, less the delay
+that the user allows; the subtask keeps a clock for each split that it reads, or each channel, and its watermark is the
+slowest of them (`worker/subtask_clock.py`). So a record that comes no later than the delay behind the newest one of
+its own split is never late, and one that comes later may be.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import DataError
+from penstock.operators.contract import IDLE_WATERMARK, MAX_WATERMARK, Emit
+from penstock.operators.stateless import NamedOperator
+
+_log = logging.getLogger("penstock")
+
+Unit: TypeAlias = Literal["s", "ms", "us", "ns"]
+
+_TICKS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_PLAUSIBLE_S = 946_684_800, 4_102_444_800
+"""From 2000 to 2100: numbers that are times of our days in a unit are hardly others in milliseconds."""
+_DAY_MS = 86_400_000
+_PAUSE_MS = 60_000
+_INT64_MAX = 2**63 - 1
+_FORMER_STATE = "clock"
+"""Checkpoints of version 0.1.0 hold the clock of a subtask here. Clocks of splits are with the splits now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """The unit of a column of event times. All arithmetic is on Python's integers, which do not overflow."""
+
+    per_s: int
+
+    def to_ms(self, ticks: int) -> int:
+        """The last millisecond that is not later."""
+        return ticks * 1000 // self.per_s
+
+    def of_ms(self, ms: int) -> int:
+        """The last tick that is not later."""
+        return ms * self.per_s // 1000
+
+    def exactly(self, ms: int) -> int | None:
+        """So many milliseconds in ticks, or None if they are no whole number of them."""
+        ticks, rest = divmod(ms * self.per_s, 1000)
+        return None if rest else ticks
+
+
+def ticks_of(kind: pa.DataType) -> Ticks | None:
+    """The unit of event times of this type: milliseconds if they are just numbers; None if they are no times."""
+    if pa.types.is_int64(kind):
+        return Ticks(1000)
+    return Ticks(_TICKS_PER_S[kind.unit]) if pa.types.is_timestamp(kind) else None
+
+
+def event_time_type(schema: pa.Schema, column: str) -> pa.DataType:
+    """The type of the column with the event time. Raises `DataError` if it is not there, or has no times."""
+    position = schema.get_field_index(column)
+    if position < 0:
+        raise DataError(
+            f"the column '{column}' of the event time is not, or not just once, among the columns: "
+            f"{', '.join(schema.names)}; keep it, or name the one that has the event time here"
+        )
+    kind = schema.field(position).type
+    if ticks_of(kind) is None:
+        raise DataError(
+            f"the event time '{column}' is of type {kind}: cast it to a timestamp, or to int64 (milliseconds)"
+        )
+    return kind
+
+
+def event_times(batch: pa.RecordBatch, column: str) -> npt.NDArray[np.int64]:
+    """The event times of all rows, in their own unit. Raises `DataError`, also for nulls."""
+    event_time_type(batch.schema, column)
+    array = batch.column(column)
+    if array.null_count:
+        raise DataError(
+            f"the event time '{column}' is null in {array.null_count} of {batch.num_rows} rows: filter them out "
+            f"before, or give them a time with with_column"
+        )
+    times: npt.NDArray[np.int64] = array.view(pa.int64()).to_numpy()
+    return times
+
+
+class EventTimeOperator(NamedOperator):
+    """Lets all records pass, and reports their times. Watermarks from upstream end here, but for the last one."""
+
+    def __init__(
+        self,
+        column: str,
+        max_delay_ms: int,
+        idle_after_ms: int | None = None,
+        unit: Unit | None = None,
+        max_ahead_ms: int | None = None,
+    ) -> None:
+        self.column = column
+        self.max_delay_ms = max_delay_ms
+        self.idle_after_ms = idle_after_ms
+        self.unit = unit
+        self.max_ahead_ms = max_ahead_ms
+
+    def opened(self) -> None:
+        self._is_unit_checked = False
+        self._rows = self._rows_ahead = 0
+        self._warned_at_ms: int | None = None
+        self.context.former_state(_FORMER_STATE)
+        self.context.follow_event_time(self.idle_after_ms)
+
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        try:
+            batch = self._with_unit(batch)
+            times = event_times(batch, self.column)
+        except DataError as error:
+            raise DataError(f"operator '{self.context.operator}': {error}") from error
+        emit(batch)
+        ticks = ticks_of(batch.column(self.column).type)
+        assert ticks is not None
+        if len(times) and not self._is_unit_checked:
+            self._check_unit(batch.column(self.column).type, times)
+        times = self._not_ahead(times, ticks)
+        if len(times):
+            reached_ms = ticks.to_ms(int(times.max())) - self.max_delay_ms
+            self.context.saw_event_time(min(max(reached_ms, IDLE_WATERMARK + 1), MAX_WATERMARK - 1))
+
+    def _with_unit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """With `unit`, numbers become timestamps: so everybody behind knows their unit."""
+        if self.unit is None:
+            return batch
+        kind, position = event_time_type(batch.schema, self.column), batch.schema.get_field_index(self.column)
+        if not pa.types.is_int64(kind):
+            raise DataError(f"the event time '{self.column}' is of type {kind}, which has a unit: leave out unit=")
+        return batch.set_column(position, self.column, batch.column(position).view(pa.timestamp(self.unit, "UTC")))
+
+    def _check_unit(self, kind: pa.DataType, times: npt.NDArray[np.int64]) -> None:
+        """Warn if numbers can hardly be milliseconds. Not an error: who knows what somebody counts."""
+        self._is_unit_checked = True
+        if not pa.types.is_int64(kind):
+            return
+        for unit in ("s", "us", "ns"):
+            first, last = (second * _TICKS_PER_S[unit] for second in _PLAUSIBLE_S)
+            if first <= int(times.min()) and int(times.max()) < last:
+                _log.warning(
+                    "operator '%s': the numbers in the event time '%s', such as %d, are taken for milliseconds, and "
+                    'look like %s: say with_event_time("%s", unit="%s", …) if they are',
+                    self.context.operator,
+                    self.column,
+                    int(times[0]),
+                    {"s": "seconds", "us": "microseconds", "ns": "nanoseconds"}[unit],
+                    self.column,
+                    unit,
+                )
+
+    def _not_ahead(self, times: npt.NDArray[np.int64], ticks: Ticks) -> npt.NDArray[np.int64]:
+        """The times that move event time on: with `max_ahead` not those that are further ahead of the clock."""
+        now_ms = self.context.now_ms()
+        allowed_ms = _DAY_MS if self.max_ahead_ms is None else self.max_ahead_ms
+        limit = min(ticks.of_ms(now_ms + allowed_ms), _INT64_MAX)
+        self._rows += len(times)
+        if not len(times) or int(times.max()) <= limit:
+            return times
+        is_ahead = times > limit
+        self._rows_ahead += int(np.count_nonzero(is_ahead))
+        furthest = _shown(ticks.to_ms(int(times.max())))
+        if self.max_ahead_ms is not None:
+            self._warn(
+                now_ms,
+                f"{self._rows_ahead} of {self._rows} rows so far, up to {furthest} in '{self.column}', are further "
+                f"ahead of the clock than max_ahead allows, and do not move event time on",
+            )
+            return times[~is_ahead]
+        if 2 * self._rows_ahead < self._rows:
+            self._warn(
+                now_ms,
+                f"a row has the time {furthest} in '{self.column}', more than a day ahead of the clock, and most "
+                f"others have not: event time has moved on to it, and rows with earlier times are late from now on. "
+                f'Filter such rows out in front, or say with_event_time(…, max_ahead="1 hour")',
+            )
+        return times
+
+    def _warn(self, now_ms: int, text: str) -> None:
+        if self._warned_at_ms is None or now_ms - self._warned_at_ms >= _PAUSE_MS:
+            self._warned_at_ms = now_ms
+            _log.warning("operator '%s': %s", self.context.operator, text)
+
+    def on_watermark(self, watermark: int, emit: Emit) -> bool | None:
+        return watermark < MAX_WATERMARK
+
+
+def _shown(ms: int) -> str:
+    try:
+        return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms):%Y-%m-%d %H:%M:%S} UTC"
+    except OverflowError:
+        return f"{ms} ms"

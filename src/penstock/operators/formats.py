@@ -1,0 +1,288 @@
+"""The forms in which a user's function sees records: Arrow batches, pandas or polars frames, or rows.
+
+Everything is stored and sent as Arrow; a form is a pair of conversions around a call. pandas and polars are
+imported when a pipeline asks for them and not before.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+from penstock.columnar.schema_guard import SchemaGuard
+from penstock.columnar.time_zones import TimeZones
+from penstock.errors import DataError, PipelineError
+from penstock.user_code import shortened
+
+As: TypeAlias = Literal["arrow", "pandas", "polars", "rows"]
+
+
+class Form(ABC):
+    """One form. `guard` holds the output to one schema."""
+
+    name: str
+
+    def __init__(self, guard: SchemaGuard) -> None:
+        self.guard = guard
+
+    @abstractmethod
+    def of(self, batch: pa.RecordBatch) -> Any:
+        """The batch as the function gets it."""
+
+    @abstractmethod
+    def cut(self, whole: Any, start: int, end: int) -> Any:
+        """Some rows of what `of` has returned."""
+
+    @abstractmethod
+    def batch(self, outputs: Sequence[Any]) -> pa.RecordBatch | None:
+        """All that a function has returned, each of its results in this form, as one batch; None if no rows."""
+
+    @abstractmethod
+    def is_one(self, output: Any) -> bool:
+        """Whether a function has returned one output, and not an iterable of them."""
+
+    def outputs(self, returned: Any) -> list[Any]:
+        """What a function has returned, as a list: of nothing, of one output, or of all of an iterable."""
+        if returned is None:
+            return []
+        if self.is_one(returned):
+            return [returned]
+        if isinstance(returned, Iterable) and not isinstance(returned, str | bytes):
+            return list(returned)
+        raise self._unexpected(returned)
+
+    def _unexpected(self, output: Any) -> DataError:
+        return DataError(f"{self.guard.where}: expected {self.expected}, and the function returned {_brief(output)}")
+
+    expected: str
+
+
+class ArrowForm(Form):
+    name = "arrow"
+    expected = "a pyarrow.RecordBatch (or Table)"
+
+    def of(self, batch: pa.RecordBatch) -> Any:
+        return batch
+
+    def cut(self, whole: Any, start: int, end: int) -> Any:
+        return whole.slice(start, end - start)
+
+    def is_one(self, output: Any) -> bool:
+        return isinstance(output, pa.RecordBatch | pa.Table)
+
+    def batch(self, outputs: Sequence[Any]) -> pa.RecordBatch | None:
+        batches: list[pa.RecordBatch] = []
+        for output in outputs:
+            if isinstance(output, pa.Table):
+                batches += output.to_batches()
+            elif isinstance(output, pa.RecordBatch):
+                batches.append(output)
+            else:
+                raise self._unexpected(output)
+        return concatenated([self.guard.check(batch) for batch in batches if batch.num_rows])
+
+
+class PandasForm(Form):
+    """The types stay what they are: a column of integers or booleans with nulls becomes one of pandas' own types for
+    those, which are Arrow's integers and booleans again on the way back."""
+
+    name = "pandas"
+    expected = "a pandas.DataFrame"
+
+    def __init__(self, guard: SchemaGuard) -> None:
+        super().__init__(guard)
+        self._pandas: Any = importlib.import_module("pandas")
+
+    def of(self, batch: pa.RecordBatch) -> Any:
+        changed = [position for position, column in enumerate(batch.columns) if _needs_nullable(column)]
+        if not changed:
+            return batch.to_pandas()
+        frame = {
+            field.name: column.to_pandas(types_mapper=self._nullable if position in changed else None)
+            for position, (field, column) in enumerate(zip(batch.schema, batch.columns, strict=True))
+        }
+        return self._pandas.DataFrame(frame)
+
+    def _nullable(self, kind: pa.DataType) -> Any:
+        if pa.types.is_boolean(kind):
+            return self._pandas.BooleanDtype()
+        sign = "U" if pa.types.is_unsigned_integer(kind) else ""
+        return getattr(self._pandas, f"{sign}Int{kind.bit_width}Dtype")()
+
+    def cut(self, whole: Any, start: int, end: int) -> Any:
+        return whole.iloc[start:end].reset_index(drop=True)
+
+    def is_one(self, output: Any) -> bool:
+        return isinstance(output, self._pandas.DataFrame)
+
+    def _filled(self, outputs: Sequence[Any]) -> list[Any]:
+        """The frames that have rows. Raises `DataError` for an output that is no frame."""
+        for output in outputs:
+            if not self.is_one(output):
+                raise self._unexpected(output)
+        return [frame for frame in outputs if len(frame)]
+
+    def batch(self, outputs: Sequence[Any]) -> pa.RecordBatch | None:
+        filled = self._filled(outputs)
+        if not filled:
+            return None
+        frame = filled[0] if len(filled) == 1 else self._pandas.concat(filled, ignore_index=True)
+        try:
+            table = pa.Table.from_pandas(frame, preserve_index=False)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise DataError(f"{self.guard.where}: the DataFrame cannot become Arrow: {error}") from error
+        batch = concatenated(table.replace_schema_metadata(None).to_batches())
+        return None if batch is None else self.guard.check(batch)
+
+
+class PolarsForm(Form):
+    name = "polars"
+    expected = "a polars.DataFrame"
+
+    def __init__(self, guard: SchemaGuard) -> None:
+        super().__init__(guard)
+        self._polars: Any = importlib.import_module("polars")
+
+    def of(self, batch: pa.RecordBatch) -> Any:
+        return self._polars.from_arrow(batch)
+
+    def cut(self, whole: Any, start: int, end: int) -> Any:
+        return whole.slice(start, end - start)
+
+    def is_one(self, output: Any) -> bool:
+        return isinstance(output, self._polars.DataFrame)
+
+    def batch(self, outputs: Sequence[Any]) -> pa.RecordBatch | None:
+        batches: list[pa.RecordBatch] = []
+        for output in outputs:
+            if not self.is_one(output):
+                raise self._unexpected(output)
+            batches += output.to_arrow().to_batches()
+        return concatenated([self.guard.check(batch) for batch in batches if batch.num_rows])
+
+
+class RowsForm(Form):
+    """A row is a dictionary on the way in. On the way out it is a dictionary, or what PySpark calls a Row; a tuple
+    where the output's schema is declared."""
+
+    name = "rows"
+    expected = "a row: a dict, a Row, or a tuple where schema= says what its fields are"
+
+    def __init__(self, guard: SchemaGuard) -> None:
+        super().__init__(guard)
+        self._checked: pa.Schema | None = None
+        self._zones = TimeZones(guard.where)
+        self._check_types()
+
+    def _check_types(self) -> None:
+        """Arrow cannot make every type from Python values: say so before the first row comes, with the column."""
+        schema = self.guard.schema
+        if schema is None or schema is self._checked:
+            return
+        self._checked = schema
+        for field in schema:
+            try:
+                pa.array([], field.type)
+            except (pa.ArrowException, NotImplementedError) as error:
+                raise DataError(
+                    f"{self.guard.where}: Arrow cannot make the column '{field.name}' of type {field.type} from rows: "
+                    f"cast it in front of this operator, or use a function of batches"
+                ) from error
+
+    def of(self, batch: pa.RecordBatch) -> Any:
+        return batch.to_pylist()
+
+    def cut(self, whole: Any, start: int, end: int) -> Any:
+        return whole[start:end]
+
+    def is_one(self, output: Any) -> bool:
+        return isinstance(output, dict | tuple)
+
+    def batch(self, outputs: Sequence[Any]) -> pa.RecordBatch | None:
+        if not outputs:
+            return None
+        self._check_types()
+        schema = self.guard.schema
+        rows = [self._as_dict(output, schema) for output in outputs]
+        try:
+            if schema is None:
+                # Arrow would take the fields from the first row, and leave out what only others have.
+                names = dict.fromkeys(name for row in rows for name in row)
+                batch = self.guard.check(pa.record_batch({name: [row.get(name) for row in rows] for name in names}))
+            else:
+                self._check_fields(rows, schema)
+                batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+            self._zones.check(batch.schema, rows)
+            return batch
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            hint = "" if self.guard.is_declared else ". Types were taken from the first batch: say schema=… instead"
+            raise DataError(f"{self.guard.where}: rows cannot become Arrow: {error}{hint}") from error
+
+    def _check_fields(self, rows: Sequence[dict[str, Any]], schema: pa.Schema) -> None:
+        """Arrow would leave out what the schema does not name, and fill up what a row does not have, without a word."""
+        known = set(schema.names)
+        for number, row in enumerate(rows):
+            if not known.issuperset(row):
+                odd = ", ".join(sorted(map(str, set(row) - known)))
+                raise DataError(f"{self.guard.where}: a row has the fields {odd}, and the schema has not: {schema}")
+            if self.guard.is_declared and len(row) < len(known):
+                missing = ", ".join(f"'{name}'" for name in schema.names if name not in row)
+                raise DataError(
+                    f"{self.guard.where}: row {number} of {len(rows)} in its batch does not have the field {missing} "
+                    f"of the declared schema: {shortened(repr(row))}. Return it, as None if there is no value, or take "
+                    f"it out of schema="
+                )
+
+    def _as_dict(self, output: Any, schema: pa.Schema | None) -> dict[str, Any]:
+        if isinstance(output, dict):
+            return output
+        for method in ("asDict", "_asdict"):
+            if hasattr(output, method):
+                fields: dict[str, Any] = getattr(output, method)()
+                return fields
+        if isinstance(output, tuple | list) and schema is not None and len(output) == len(schema):
+            return dict(zip(schema.names, output, strict=True))
+        raise self._unexpected(output)
+
+
+_FORMS: dict[str, type[Form]] = {form.name: form for form in (ArrowForm, PandasForm, PolarsForm, RowsForm)}
+
+
+def check_form(as_: str, operator: str) -> None:
+    """Raise `PipelineError` if there is no such form, or what it needs is not installed."""
+    if as_ not in _FORMS:
+        raise PipelineError(f"operator '{operator}': as_ is {as_!r}: it must be one of {', '.join(_FORMS)}")
+    if as_ in ("pandas", "polars"):
+        try:
+            importlib.import_module(as_)
+        except ImportError as error:
+            raise PipelineError(
+                f"operator '{operator}' wants its records as {as_}, which is not installed: "
+                f"pip install {'penstock[polars]' if as_ == 'polars' else as_}, here and on the workers"
+            ) from error
+
+
+def form_of(as_: str, guard: SchemaGuard) -> Form:
+    return _FORMS[as_](guard)
+
+
+def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
+    """All rows as one batch; None if there are none."""
+    filled = [batch for batch in batches if batch.num_rows]
+    if len(filled) <= 1:
+        return filled[0] if filled else None
+    return pa.concat_batches(filled)
+
+
+def _needs_nullable(column: pa.Array) -> bool:
+    kind = column.type
+    return bool(column.null_count) and (pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__}: {text if len(text) <= 80 else text[:77] + '…'}"

@@ -1,0 +1,169 @@
+"""The classes that users extend to work with state: by key, and with two inputs.
+
+Start with `KeyedFunction`. `operators/spark_processor.py` has PySpark's `StatefulProcessor`.
+
+The trap in all of them: attributes of a function are not state. Values that must survive a failure belong into a
+state that was asked for in `open` (or `init`); everything else starts again from the instance that was pickled.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from penstock.columnar.schema_guard import SchemaLike
+from penstock.operators.contract import BatchState
+
+
+class KeyedContext(Protocol):
+    """What a keyed function may ask for. States are asked for in `open`, and are always at the current key."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The current key: the values of the columns of `key_by`."""
+        ...
+
+    @property
+    def subtask(self) -> int: ...
+
+    @property
+    def parallelism(self) -> int: ...
+
+    @property
+    def watermark(self) -> int | None:
+        """The watermark in ms; None before the first one. The end of the input is no time and does not change it."""
+        ...
+
+    def now_ms(self) -> int:
+        """Processing time, in milliseconds since 1970."""
+        ...
+
+    def value(self, name: str, schema: SchemaLike, *, ttl_ms: int | None = None) -> Any:
+        """One tuple for each key: `get`, `update`, `exists`, `clear`.
+
+        With `ttl_ms`, here and below, what was written so long ago is gone, in processing time. It leaves memory and
+        checkpoints too, within about half of that time again.
+        """
+        ...
+
+    def list(self, name: str, schema: SchemaLike, *, ttl_ms: int | None = None) -> Any:
+        """A list of tuples for each key: `get`, `put`, `append_value`, `append_list`, `exists`, `clear`."""
+        ...
+
+    def map(self, name: str, key_schema: SchemaLike, value_schema: SchemaLike, *, ttl_ms: int | None = None) -> Any:
+        """A map for each key: `get_value`, `update_value`, `contains_key`, `remove_key`, `keys`, `iterator`, …"""
+        ...
+
+    def delete_state(self, name: str) -> None:
+        """Forget a state of an earlier version of the function, here and in the checkpoint."""
+        ...
+
+    def set_timer(self, at_ms: int) -> None:
+        """Have `on_timer` called for the current key, once the clock of `time_mode=` has passed `at_ms`.
+
+        In event time that is the watermark, in processing time the clock of the worker. A time that it has passed
+        already is due at once, after the records in hand.
+        """
+        ...
+
+    def delete_timer(self, at_ms: int) -> None: ...
+
+    def timers(self) -> Iterable[int]:
+        """The times that are set for the current key, in order. In `on_timer`, its own one is among them."""
+        ...
+
+
+class KeyedFunction(ABC):
+    """A function with state, called with the records of one key at a time.
+
+        class Count(KeyedFunction):
+            def open(self, context):
+                self.count = context.value("count", "n bigint")
+
+            def process(self, key, rows, context):
+                (n,) = self.count.get() or (0,)
+                self.count.update((n + rows.num_rows,))
+                yield pa.record_batch({"user": [key[0]], "n": [n + rows.num_rows]})
+
+        events.key_by("user").process(Count())
+
+    `rows` are an Arrow batch, or what `as_=` of `process` says: a DataFrame, or a list of dictionaries. Return None,
+    one output in that form, or an iterable of them.
+
+    The trap: batches are cut as the engine sees fit, so the number of calls for a key means nothing.
+    """
+
+    def open(self, context: KeyedContext) -> None:
+        """Called once for each subtask. Ask for states here, all of them: it is here that they are restored."""
+
+    @abstractmethod
+    def process(self, key: tuple[Any, ...], rows: Any, context: KeyedContext) -> Any:
+        """Work on some records of one key."""
+
+    def on_timer(self, key: tuple[Any, ...], at_ms: int, context: KeyedContext) -> Any:
+        """A timer is due. At the end of a bounded input those that are left are called early (see `process`).
+
+        Setting `at_ms` again in the call keeps the timer, and it is due again.
+        """
+        return None
+
+    def close(self) -> None:
+        """Called once, also after a failure."""
+
+
+class TwoInputContext(KeyedContext, Protocol):
+    """What a function with two inputs may ask for besides."""
+
+    def each_key(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
+        """The batch cut by key; while a key is in hand, all states are at it."""
+        ...
+
+    def rows(self, name: str, side: str = "left") -> Any:
+        """Whole rows of one side as keyed state, columnar: `get`, `append` and `put` batches. Ask in `open`."""
+        ...
+
+    def broadcast_state(self, name: str) -> BatchState:
+        """Batches that are the same in every subtask. Change them for records of the broadcast side alone, and in
+        a way that depends on nothing else: each subtask must come to the same. Ask in `open`."""
+        ...
+
+
+class TwoInputFunction(ABC):
+    """A function of two streams, called with batches of either.
+
+        class Enrich(TwoInputFunction):
+            def open(self, context):
+                self.rules = context.broadcast_state("rules")
+
+            def process_right(self, batch, context):      # the broadcast side
+                self.rules.put([batch])
+
+            def process_left(self, batch, context):
+                return apply(batch, self.rules.get())
+
+        events.connect(rules.broadcast()).process(Enrich())
+
+    The trap: nothing is known about the order in which records of the two sides come, after a restore less so than
+    before. What must meet the other side waits in state.
+    """
+
+    def open(self, context: TwoInputContext) -> None:
+        """Called once for each subtask. Ask for states here, all of them: it is here that they are restored."""
+
+    @abstractmethod
+    def process_left(self, batch: pa.RecordBatch, context: TwoInputContext) -> Any:
+        """Records of the stream that `connect` was called on. Return None, a batch or an iterable of batches."""
+
+    @abstractmethod
+    def process_right(self, batch: pa.RecordBatch, context: TwoInputContext) -> Any:
+        """Records of the other stream."""
+
+    def on_timer(self, key: tuple[Any, ...], at_ms: int, context: TwoInputContext) -> Any:
+        """A timer is due that was set while `key` was in hand."""
+        return None
+
+    def close(self) -> None:
+        """Called once, also after a failure."""

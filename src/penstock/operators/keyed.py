@@ -1,0 +1,409 @@
+"""The operators behind `KeyedStream.process` and `ConnectedStreams.process`: user functions with state and timers.
+
+A batch is sorted by key once; the function is then called with one slice for each key. The loop is over keys, not
+rows. What the calls return is put together again, so that many keys do not mean many small batches.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.columnar.gather import take_rows
+from penstock.columnar.grouping import group, key_columns
+from penstock.columnar.schema_guard import SchemaGuard, SchemaLike, as_schema
+from penstock.errors import DataError, PipelineError
+from penstock.operators.contract import MIN_WATERMARK, BatchState, Emit, OperatorContext
+from penstock.operators.formats import ArrowForm, As, Form, form_of
+from penstock.operators.functions import KeyedFunction, TwoInputFunction
+from penstock.operators.spark_processor import ProcessorFunction
+from penstock.operators.spark_values import SparkPandasForm, SparkRowsForm, StateTuples
+from penstock.operators.stateless import NamedOperator
+from penstock.operators.timers import KeyedTimers, TimeMode, timers_of
+from penstock.operators.ttl import ExpiringListState, ExpiringMapState, ExpiringValueState, with_expiry
+
+_INITIAL_ROWS = 1 << 14
+"""Rows of the initial state that are grouped by key in one call."""
+
+
+class StateAccess:
+    """Implements `KeyedContext` and `TwoInputContext` on the context of an operator."""
+
+    def __init__(self, operator: StatefulOperator) -> None:
+        self._operator = operator
+        self._context: OperatorContext = operator.context
+        self.key: tuple[Any, ...] = ()
+        self.key_group = -1
+        self.side = 0
+        self.timer_ms = MIN_WATERMARK
+        """The latest event-time timer that was called."""
+        self.is_open = False
+        """Whether the function was opened: from then on it gets the states that it has asked for, and no others."""
+        self._asked: set[str] = set()
+        self._declared: pa.Schema | None = None
+
+    @property
+    def operator(self) -> str:
+        return self._context.operator
+
+    @property
+    def subtask(self) -> int:
+        return self._context.subtask
+
+    @property
+    def parallelism(self) -> int:
+        return self._context.parallelism
+
+    @property
+    def watermark(self) -> int | None:
+        # At the end of the input timers are called that the watermark never reached.
+        reached = max(self._context.watermark, self.timer_ms)
+        return None if reached == MIN_WATERMARK else reached
+
+    def now_ms(self) -> int:
+        return self._context.now_ms()
+
+    # --- state ---
+
+    def _ask(self, name: str) -> None:
+        """A state is asked for. One that `open` did not ask for would be lost after the first failure (I8)."""
+        if self.is_open and name not in self._asked:
+            raise DataError(
+                f"operator '{self.operator}': the function asks for state '{name}' while it works on records: ask for "
+                f"every state in open(), or init(), because there it is restored after a failure"
+            )
+        self._asked.add(name)
+
+    def _check_ttl(self, name: str, ttl_ms: int | None) -> None:
+        if ttl_ms is not None:
+            self._operator.check_ttl(name)
+
+    def value(self, name: str, schema: SchemaLike, *, ttl_ms: int | None = None) -> Any:
+        self._ask(name)
+        self._check_ttl(name, ttl_ms)
+        kind = as_schema(schema)
+        if ttl_ms is None:
+            return self._keyed.value(name, kind)
+        return ExpiringValueState(self._keyed.value(name, with_expiry(kind)), ttl_ms, self._context)
+
+    def list(self, name: str, schema: SchemaLike, *, ttl_ms: int | None = None) -> Any:
+        self._ask(name)
+        self._check_ttl(name, ttl_ms)
+        kind = as_schema(schema)
+        if ttl_ms is None:
+            return self._keyed.list(name, kind)
+        return ExpiringListState(self._keyed.list(name, with_expiry(kind)), ttl_ms, self._context)
+
+    def map(self, name: str, key_schema: SchemaLike, value_schema: SchemaLike, *, ttl_ms: int | None = None) -> Any:
+        self._ask(name)
+        self._check_ttl(name, ttl_ms)
+        key, kind = as_schema(key_schema), as_schema(value_schema)
+        if ttl_ms is None:
+            return self._keyed.map(name, key, kind)
+        return ExpiringMapState(self._keyed.map(name, key, with_expiry(kind)), ttl_ms, self._context)
+
+    def delete_state(self, name: str) -> None:
+        if self.is_open:
+            raise DataError(
+                f"operator '{self.operator}': the function deletes state '{name}' while it works on records: delete "
+                f"states in open(), or init(), and use clear() to remove the value of a key"
+            )
+        self._keyed.remove(name)
+
+    def rows(self, name: str, side: str = "left") -> Any:
+        self._ask(name)
+        return self._keyed.rows(name, self._operator.keys[("left", "right").index(side)])
+
+    def broadcast_state(self, name: str) -> BatchState:
+        self._ask(name)
+        return self._context.broadcast_state(name)
+
+    @property
+    def _keyed(self) -> Any:
+        return self._context.keyed
+
+    # --- the current key ---
+
+    def move(self, key_group: int, key: tuple[Any, ...]) -> None:
+        self._keyed.set_key(key_group, key)
+        self.key_group, self.key = key_group, key
+
+    def each_key(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
+        form = self._operator.form
+        return self.each(batch, form.of, form.cut)
+
+    def own_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows whose keys belong to this subtask (I9)."""
+        columns = key_columns(batch, self._operator.keys[0], self.operator)
+        keys = pa.RecordBatch.from_arrays(columns, names=list(self._context.key))
+        groups = np.array(self._keyed.groups_of(keys), dtype=np.int64)
+        owned = self._context.key_groups
+        return take_rows(batch, np.flatnonzero((groups >= owned.start) & (groups < owned.stop)))
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        """The columns of the key, which a record or a checkpoint has declared."""
+        return self._keyed.key_schema
+
+    def each(
+        self, batch: pa.RecordBatch, of: Any, cut: Any, shown: Any = None
+    ) -> Iterator[tuple[tuple[Any, ...], Any]]:
+        """Keys and their records, while all states are at the key. `shown` makes the keys that the function sees."""
+        key = self._operator.keys[self.side]
+        if not key:
+            raise PipelineError(f"operator '{self.operator}': this side has no key: call key_by on it")
+        if batch.num_rows == 0:
+            return
+        groups = group(batch, key, self.operator)
+        # Both sides of a connection have one key; it goes by the names of the operator's first keyed input.
+        keys = groups.keys.rename_columns(list(self._context.key))
+        self._declare(keys.schema)
+        whole = of(groups.batch)
+        numbers, tuples = self._keyed.groups_of(keys), groups.key_tuples()
+        seen = tuples if shown is None else shown(groups.keys)
+        for number, key_tuple, key_seen, start, end in zip(
+            numbers, tuples, seen, groups.starts, groups.ends, strict=True
+        ):
+            self.move(number, key_tuple)
+            yield key_seen, cut(whole, start, end)
+
+    def _declare(self, schema: pa.Schema) -> None:
+        if self._declared is not None and schema.equals(self._declared):
+            return
+        self._declared = schema
+        try:
+            self._keyed.declare_key(schema)
+        except PipelineError as error:
+            raise DataError(f"operator '{self.operator}': {error}. Cast one of them") from error
+
+    # --- timers ---
+
+    def set_timer(self, at_ms: int) -> None:
+        if self.key_group < 0:
+            raise DataError(
+                f"operator '{self.operator}': a timer is set in open(), or init(), where there is no key: set it for a "
+                f"record of the key"
+            )
+        self._operator.timers.set(operator.index(at_ms), self.key_group, self.key)
+
+    def delete_timer(self, at_ms: int) -> None:
+        self._operator.timers.delete(operator.index(at_ms))
+
+    def timers(self) -> Sequence[int]:
+        return self._operator.timers.times()
+
+
+class StatefulOperator(NamedOperator):
+    """What the keyed and the two-input operator have in common: states, timers, output."""
+
+    emits_later = True
+    form: Form
+    timers: KeyedTimers
+
+    def __init__(self, keys: Sequence[tuple[str, ...]], fire_at_end: bool, time_mode: TimeMode) -> None:
+        self.keys = tuple(keys)
+        """The key columns of each input."""
+        self.fire_at_end = fire_at_end
+        self.time_mode = time_mode
+        self._has_timers = any(self.keys)
+        self._outputs: list[Any] = []
+
+    def opened(self) -> None:
+        self.access = StateAccess(self)
+        if self._has_timers:
+            self.timers = timers_of(self.time_mode, self.context, self._on_due, self._flush, self.keeps_own_timer)
+
+    keeps_own_timer = True
+
+    def open_function(self, function: Any) -> None:
+        """Let the function ask for its states; from now on it may not ask for others."""
+        function.open(self.access)
+        self.access.is_open = True
+
+    def check_ttl(self, name: str) -> None:
+        """A state is asked for with a time to live."""
+
+    @property
+    def is_idle(self) -> bool:  # type: ignore[override]
+        return not (self._has_timers and self.timers.is_calling)
+
+    def on_restored(self, emit: Emit) -> Iterator[None] | None:
+        self._emit = emit
+        return self.timers.restored() if self._has_timers else None
+
+    def on_watermark(self, watermark: int, emit: Emit) -> bool | None:
+        return self._has_timers and self.timers.on_watermark(watermark)
+
+    def on_end(self, emit: Emit) -> Iterator[None] | None:
+        return self.timers.end(self.fire_at_end) if self._has_timers else None
+
+    def _on_due(self, key_group: int, key: tuple[Any, ...], at_ms: int) -> None:
+        self.access.key_group, self.access.key = key_group, key
+        if self.time_mode == "event":
+            self.access.timer_ms = max(self.access.timer_ms, at_ms)
+        with self.reporting("on_timer"):
+            self._outputs += self.form.outputs(self.call_timer(key, at_ms))
+
+    def call_timer(self, key: tuple[Any, ...], at_ms: int) -> Any:
+        raise NotImplementedError
+
+    def _flush(self) -> None:
+        outputs, self._outputs = self._outputs, []
+        self.emit_all(outputs, self._emit)
+
+    def emit_all(self, outputs: Sequence[Any], emit: Emit) -> None:
+        result = self.form.batch(outputs)
+        if result is not None:
+            emit(result)
+
+
+class ProcessOperator(StatefulOperator):
+    """Calls a `KeyedFunction` with the records of one key after the other."""
+
+    def __init__(
+        self,
+        function: Any,
+        key: tuple[str, ...],
+        as_: As,
+        schema: pa.Schema | None,
+        fire_at_end: bool,
+        time_mode: TimeMode,
+    ) -> None:
+        super().__init__([key], fire_at_end, time_mode)
+        # Each subtask has an instance of its own, as if it were in a process of its own.
+        self.function: KeyedFunction = copy.deepcopy(function)
+        self.as_: As = as_
+        self.schema = schema
+
+    def opened(self) -> None:
+        super().opened()
+        self.form = self.form_of(self.output_guard(self.schema))
+        self.open_function(self.function)
+
+    def form_of(self, guard: SchemaGuard) -> Form:
+        return form_of(self.as_, guard)
+
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        access, form, outputs = self.access, self.form, []
+        for key, rows in access.each(batch, form.of, form.cut):
+            outputs += form.outputs(self.function.process(key, rows, access))
+        self.emit_all(outputs, emit)
+
+    def call_timer(self, key: tuple[Any, ...], at_ms: int) -> Any:
+        return self.function.on_timer(key, at_ms, self.access)
+
+    def close(self) -> None:
+        self.function.close()
+
+
+class ProcessorOperator(ProcessOperator):
+    """Calls a `StatefulProcessor` in the same way, with keys, records and timers as PySpark has them."""
+
+    keeps_own_timer = False
+    form: SparkPandasForm | SparkRowsForm
+    function: ProcessorFunction
+
+    def __init__(
+        self,
+        processor: Any,
+        key: tuple[str, ...],
+        as_: As,
+        schema: pa.Schema | None,
+        fire_at_end: bool,
+        time_mode: TimeMode,
+        initial_state: pa.Table | None = None,
+    ) -> None:
+        function = ProcessorFunction(processor, as_ == "rows", time_mode)
+        super().__init__(function, key, as_, schema, fire_at_end, time_mode)
+        self.initial_state = initial_state
+        self._key_rows: StateTuples | None = None
+
+    def form_of(self, guard: SchemaGuard) -> Form:
+        form = SparkRowsForm if self.as_ == "rows" else SparkPandasForm
+        return form(guard, self.context.time_zone)
+
+    def check_ttl(self, name: str) -> None:
+        if self.time_mode != "processing":
+            raise DataError(
+                f"operator '{self.context.operator}': state '{name}' has a time to live, which is in processing time, "
+                f'and the operator has time_mode="{self.time_mode}": say time_mode="processing" in process(), or clear '
+                f"the state with an event-time timer"
+            )
+
+    def on_restored(self, emit: Emit) -> Iterator[None]:
+        steps = super().on_restored(emit)
+        if steps is not None:
+            yield from steps
+        if self.initial_state is not None and self.context.is_new:
+            yield from self._take_initial_state(self.initial_state)
+
+    def _take_initial_state(self, table: pa.Table) -> Iterator[None]:
+        """Hand over the rows of the keys that are ours (I9). No checkpoint is taken before all of it is state."""
+        is_over = self.context.begin_slice()
+        for batch in table.to_batches(max_chunksize=_INITIAL_ROWS):
+            for key, rows in self.access.each(self.access.own_rows(batch), self.form.of, self.form.cut, self.form.keys):
+                self.function.initial_state(key, rows, self.access)
+                if is_over():
+                    yield
+                    is_over = self.context.begin_slice()
+
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        access, form, outputs = self.access, self.form, []
+        for key, rows in access.each(batch, form.of, form.cut, form.keys):
+            outputs += form.outputs(self.function.process(key, rows, access))
+        self.emit_all(outputs, emit)
+
+    def call_timer(self, key: tuple[Any, ...], at_ms: int) -> Any:
+        if self._key_rows is None:
+            self._key_rows = StateTuples(self.access.key_schema)
+        return self.function.on_timer(self._key_rows.row(key), at_ms, self.access)
+
+
+class TwoInputOperator(StatefulOperator):
+    """Calls a `TwoInputFunction` with batches of its two inputs."""
+
+    def __init__(
+        self,
+        function: Any,
+        keys: Sequence[tuple[str, ...]],
+        schema: pa.Schema | None,
+        fire_at_end: bool,
+        time_mode: TimeMode,
+    ) -> None:
+        super().__init__(keys, fire_at_end, time_mode)
+        self.function: TwoInputFunction = copy.deepcopy(function)
+        self.schema = schema
+
+    def opened(self) -> None:
+        super().opened()
+        self.form = ArrowForm(self.output_guard(self.schema))
+        self.open_function(self.function)
+
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        self.access.side = source
+        call = self.function.process_right if source else self.function.process_left
+        self.emit_all(self.form.outputs(call(batch, self.access)), emit)
+
+    def call_timer(self, key: tuple[Any, ...], at_ms: int) -> Any:
+        return self.function.on_timer(key, at_ms, self.access)
+
+    def close(self) -> None:
+        self.function.close()
+
+
+class CallableTwoInput(TwoInputFunction):
+    """A plain function of (batch, side) as a `TwoInputFunction`; side is "left" or "right"."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def process_left(self, batch: pa.RecordBatch, context: Any) -> Any:
+        return self.function(batch, "left")
+
+    def process_right(self, batch: pa.RecordBatch, context: Any) -> Any:
+        return self.function(batch, "right")

@@ -1,0 +1,67 @@
+"""The operator behind `KeyedStream.window`: aggregates by key and window, emitted when the window is complete.
+
+What belongs to which window, and what is late, is decided by the state: `state/windows/state.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.columnar.gather import take_rows
+from penstock.columnar.grouping import key_columns
+from penstock.errors import DataError
+from penstock.ids import LATE
+from penstock.model.aggregates import Aggregate
+from penstock.model.windows import Late, Windows
+from penstock.operators.contract import MAX_WATERMARK, Emit
+from penstock.operators.stateless import NamedOperator
+
+
+class WindowOperator(NamedOperator):
+    """Folds each batch into the windows of its rows, and emits those that a watermark has passed."""
+
+    emits_later = True
+
+    def __init__(self, windows: Windows, on: str, aggregates: Sequence[Aggregate], late: Late) -> None:
+        self.windows = windows
+        self.on = on
+        self.aggregates = tuple(aggregates)
+        self.late = late
+
+    def opened(self) -> None:
+        key = self.context.key
+        self._state: Any = self.context.keyed.windows("windows", key, self.aggregates, self.windows, self.on)
+
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        key_columns(batch, self.context.key, self.context.operator)
+        try:
+            late_rows = self._state.add(batch)
+        except DataError as error:
+            raise DataError(f"operator '{self.context.operator}': {error}") from error
+        if len(late_rows):
+            self._on_late(batch, late_rows)
+
+    def on_watermark(self, watermark: int, emit: Emit) -> bool | None:
+        try:
+            for batch in self._state.close(watermark):
+                emit(batch)
+        except DataError as error:
+            raise DataError(f"operator '{self.context.operator}': {error}") from error
+        return None
+
+    def on_end(self, emit: Emit) -> None:
+        self.on_watermark(MAX_WATERMARK, emit)
+
+    def _on_late(self, batch: pa.RecordBatch, rows: Any) -> None:
+        if self.late == "error":
+            raise DataError(
+                f"operator '{self.context.operator}': the windows of {len(rows)} rows had been emitted when the rows "
+                f'came: allow a longer max_delay in with_event_time, or say late="drop" to count them and go on'
+            )
+        if self.late == "stream":
+            self.context.emit_to(LATE, take_rows(batch, rows))
+        else:
+            self.context.count_late(len(rows))

@@ -1,1 +1,0 @@
-"""From the logical graph to the physical plan: chains, subtasks, channels, workers."""

@@ -1,0 +1,308 @@
+"""The columns of running aggregates, and a snapshot of them that copies nothing.
+
+The state is a key index and one column of numbers per accumulator, each in one piece, so that any set of slots
+is gathered or changed in one call. What makes a snapshot cheap is a log instead of copies: it holds references to
+the columns, and from then on whoever is about to overwrite a slot for the first time writes its old values into
+the snapshot's log before. The background thread copies the columns and puts the logged values back:
+
+    mailbox:     log the old value     -> overwrite it
+    background:  copy the column       -> read the log
+
+A value that was overwritten before the copy passed over it had been logged even before that; a value that was
+overwritten later and is in the log too was copied unchanged. Either way the result is the moment of the snapshot,
+without a lock. Once the copy is made nothing needs to be logged; a snapshot that is dropped is no longer fed.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.columnar.fixed_width import null_mask
+from penstock.columnar.plain import plain
+from penstock.errors import DataError, RestoreError
+from penstock.model.aggregates import Aggregate
+from penstock.state.aggregates.accumulators import Accumulator, Folded, Numbers, numbers_of
+from penstock.state.columns import Mask, array_of_words, words_of
+from penstock.state.index.key_index import KeyIndex, KeySnapshot, with_capacity
+from penstock.state.index.slot_table import Slots
+
+_FIRST_CAPACITY = 1 << 10
+_NO_NUMBERS: Numbers = np.empty(0)
+_NO_MASK: Mask = np.empty(0, dtype=np.bool_)
+_SET = "set"
+
+
+def stored_values(stored: pa.StructArray, labels: Iterable[str]) -> list[pa.Array]:
+    """The numbers of a checkpoint in the order of `labels`: the pipeline may list its aggregates in another one now."""
+    by_label = dict(zip([field.name for field in stored.type], stored.flatten(), strict=True))
+    return [by_label[label] for label in labels]
+
+
+class Columns:
+    """The live state once its types are known: keys, numbers, and which slots have a value in which column."""
+
+    def __init__(
+        self,
+        key: Sequence[str],
+        index: KeyIndex,
+        accumulators: list[Accumulator],
+        capacity: int = _FIRST_CAPACITY,
+        knows_rows: bool = False,
+    ) -> None:
+        self.key = tuple(key)
+        self.index = index
+        self.accumulators = accumulators
+        self.inputs = sorted({a.column for a in accumulators if a.column is not None})
+        self._by_label = {a.label: a for a in accumulators}
+        columns = [None, *self.inputs]
+        self._by_input = {column: [a for a in accumulators if a.column == column] for column in columns}
+        self._only_counted = {column for column in columns if all(a.is_count for a in self._by_input[column])}
+        self.numbers = {a.label: np.zeros(capacity, dtype=a.dtype) for a in accumulators}
+        self.is_set: dict[str | None, Mask]
+        """By input column, the slots that have a value; with `knows_rows`, by None those that have had a row at all."""
+        self.is_set = {column: np.zeros(capacity, dtype=np.bool_) for column in [*self.inputs, *[None] * knows_rows]}
+        self._ready = 0
+        self._last_row = np.empty(capacity, dtype=np.int32)
+        self._open: list[weakref.ref[ColumnsSnapshot]] = []
+
+    def fits(self, kinds: Sequence[pa.DataType], accumulators: Iterable[Accumulator]) -> bool:
+        ours = [(a.label, a.kind) for a in self.accumulators]
+        return self.index.kinds == tuple(kinds) and ours == [(a.label, a.kind) for a in accumulators]
+
+    def describe(self) -> str:
+        key = ", ".join(f"{name}: {kind}" for name, kind in zip(self.key, self.index.kinds, strict=True))
+        return f"{key}, " + ", ".join(f"{a.label}: {a.kind}" for a in self.accumulators)
+
+    def slots_of(self, batch: pa.RecordBatch) -> tuple[list[pa.Array], Slots]:
+        """The key columns, plain, and the slot of each row; the columns have room for new slots."""
+        keys = [plain_key(batch.column(name), kind) for name, kind in zip(self.key, self.index.kinds, strict=True)]
+        slots = self.index.slots_of(keys).astype(np.intp, copy=False)  # numpy would otherwise do so for each use
+        self.make_room()
+        return keys, slots
+
+    def fold(self, batch: pa.RecordBatch, slots: Slots, name: str) -> npt.NDArray[np.intp]:
+        """Fold the batch in and return the last row of each key in it."""
+        if len(slots) == 0:
+            return np.empty(0, dtype=np.intp)
+        rows = self._last_rows(slots)
+        self._fold(batch, slots, slots[rows], name)
+        return rows
+
+    def add(self, batch: pa.RecordBatch, slots: Slots, name: str) -> None:
+        """As `fold`, for those who do not ask for rows; the slots may come from an index that is shared."""
+        self.make_room()
+        if len(slots):
+            self._fold(batch, slots, slots[self._last_rows(slots)] if self._open else slots, name)
+
+    def merge(self, other: Columns, theirs: Slots, ours: Slots, name: str) -> None:
+        """Fold in what `other` has gathered in the slots `theirs`: into `ours`, each of which is there once."""
+        self.make_room()
+        for column, accumulators in self._by_input.items():
+            has_value = np.arange(len(theirs)) if column is None else np.flatnonzero(other.is_set[column].take(theirs))
+            if len(has_value) == 0:
+                continue
+            places, into = theirs[has_value], ours[has_value]
+            for accumulator in accumulators:
+                values = other.numbers[accumulator.label].take(places)
+                folded = Folded(into, values, self.is_set.get(column, _NO_MASK))
+                try:
+                    accumulator.merge(self.numbers[accumulator.label], folded)
+                except OverflowError as error:
+                    raise _overflow(accumulator, name) from error
+            if column in self.is_set:
+                self.is_set[column][into] = True
+
+    def _fold(self, batch: pa.RecordBatch, slots: Slots, touched: Slots, name: str) -> None:
+        """`touched` has all `slots`, if possible each once."""
+        self._log(touched)
+        for column, accumulators in self._by_input.items():
+            folded = self._folded(batch, column, slots)
+            if folded is None:
+                continue
+            for accumulator in accumulators:
+                try:
+                    accumulator.fold(self.numbers[accumulator.label], folded)
+                except OverflowError as error:
+                    raise _overflow(accumulator, name) from error
+            if column in self.is_set:
+                self.is_set[column][touched if folded.slots is slots else folded.slots] = True
+
+    def slots_with_rows(self) -> Slots:
+        """The slots that have had a row, with `knows_rows`."""
+        return np.flatnonzero(self.is_set[None])
+
+    def output(self, aggregate: Aggregate, slots: Slots) -> pa.Array:
+        """The column of the result that `aggregate` asks for."""
+        column = aggregate.column
+        if aggregate.function == "mean":
+            assert column is not None
+            counts = self.numbers[f"count({column})"].take(slots)
+            sums = self.numbers[f"sum({column})"].take(slots)
+            return pa.array(sums / np.maximum(counts, 1), mask=counts == 0)
+        label = f"{aggregate.function}({column or '*'})"
+        accumulator = self._by_label[label]
+        nulls = None
+        if column is not None and not accumulator.is_count:
+            is_set = self.is_set[column].take(slots)
+            nulls = None if np.count_nonzero(is_set) == len(is_set) else ~is_set
+        return accumulator.array(self.numbers[label].take(slots), nulls)
+
+    def restore(self, batch: pa.RecordBatch, name: str) -> None:
+        """Add rows of a checkpoint, each with a key that is not here yet."""
+        before = self.index.size
+        slots = self.index.slots_of(batch.column(1).flatten())
+        if self.index.size != before + batch.num_rows:
+            raise RestoreError(f"state '{name}' cannot be restored: the checkpoint has a key twice")
+        self.put(slots, stored_values(batch.column(2), [accumulator.label for accumulator in self.accumulators]))
+
+    def put(self, slots: Slots, arrays: Iterable[pa.Array]) -> None:
+        """Set slots that have no values yet to those of a checkpoint: an array for each accumulator."""
+        self.make_room()
+        for accumulator, array in zip(self.accumulators, arrays, strict=True):
+            numbers = numbers_of(array)
+            if array.null_count:
+                numbers = np.where(null_mask(array), np.array(accumulator.initial, dtype=numbers.dtype), numbers)
+            self.numbers[accumulator.label][slots] = numbers
+            accumulator.restored()
+            if accumulator.column is not None:
+                has_value = numbers > 0 if accumulator.is_count else ~null_mask(array)
+                self.is_set[accumulator.column][slots] = has_value
+
+    def snapshot(self) -> ColumnsSnapshot:
+        # What others have added to the index since is not in these columns.
+        keys = replace(self.index.snapshot(), size=self._ready)
+        snapshot = ColumnsSnapshot(keys, self.accumulators, self.numbers, self.is_set)
+        self._open = [reference for reference in self._open if _is_open(reference)]
+        self._open.append(weakref.ref(snapshot))
+        return snapshot
+
+    def _folded(self, batch: pa.RecordBatch, column: str | None, slots: Slots) -> Folded | None:
+        """The values to fold from `column`, or None if there are none."""
+        if column is None:
+            return Folded(slots, _NO_NUMBERS, _NO_MASK)
+        array = plain(batch.column(column))
+        is_count_only = column in self._only_counted
+        values = _NO_NUMBERS if is_count_only else numbers_of(array)
+        if array.null_count == 0:
+            return Folded(slots, values, self.is_set[column])
+        rows = np.flatnonzero(~null_mask(array))
+        if len(rows) == 0:
+            return None
+        return Folded(slots[rows], values if is_count_only else values[rows], self.is_set[column])
+
+    def _last_rows(self, slots: Slots) -> npt.NDArray[np.intp]:
+        """Of each slot the last row, in order: write the number of the row into the slot, and see whose stayed."""
+        numbers = np.arange(len(slots), dtype=np.int32)
+        self._last_row[slots] = numbers
+        is_last: Mask = self._last_row.take(slots) == numbers
+        return is_last.nonzero()[0]
+
+    def _log(self, touched: Slots) -> None:
+        if not self._open:
+            return
+        for reference in self._open:
+            snapshot = reference()
+            if snapshot is not None:
+                snapshot.log(touched)
+        self._open = [reference for reference in self._open if _is_open(reference)]
+
+    def make_room(self) -> None:
+        """For all slots of the index."""
+        size = self.index.size
+        if size == self._ready:
+            return
+        if size > len(self._last_row):
+            self._last_row = with_capacity(self._last_row, size)
+            self.numbers = {label: with_capacity(column, size) for label, column in self.numbers.items()}
+            self.is_set = {name: with_capacity(column, size) for name, column in self.is_set.items()}
+            self._open = []  # the snapshots have the old columns to themselves
+        for accumulator in self.accumulators:  # in `is_set` there is nothing to do: room is made of zeros
+            self.numbers[accumulator.label][self._ready : size] = accumulator.initial
+        self._ready = size
+
+
+def _overflow(accumulator: Accumulator, name: str) -> DataError:
+    return DataError(
+        f"state '{name}': {accumulator.label} has left the range of 64-bit integers; "
+        "cast the column to float64 if that is precise enough"
+    )
+
+
+def plain_key(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A key as it is emitted and stored: without encoding, and with one zero and one NaN."""
+    array = plain(array)
+    if pa.types.is_floating(kind):
+        return array_of_words(words_of(array), kind, null_mask(array) if array.null_count else None)
+    return array if array.type == kind else array.cast(kind)
+
+
+class ColumnsSnapshot:
+    """The columns at one moment: references to the live ones, and a log of what has been overwritten since."""
+
+    def __init__(
+        self,
+        keys: KeySnapshot,
+        accumulators: Sequence[Accumulator],
+        numbers: dict[str, Numbers],
+        is_set: dict[str | None, Mask],
+    ) -> None:
+        self.keys = keys
+        self.accumulators = tuple(accumulators)
+        self.is_settled = False
+        self._live: list[Numbers] = [*numbers.values(), *is_set.values()]
+        self._labels: list[object] = [*numbers, *((_SET, name) for name in is_set)]
+        self._is_logged: Mask | None = None
+        self._logged: list[tuple[Slots, list[Numbers]]] = []
+        self._settling = threading.Lock()
+
+    def log(self, touched: Slots) -> None:
+        """Called in the mailbox before these slots are overwritten."""
+        # By local names: the background may settle, and drop all three, at any moment.
+        live, logged, is_logged = self._live, self._logged, self._is_logged
+        if self.is_settled:
+            return
+        if is_logged is None:
+            self._is_logged = is_logged = np.zeros(self.keys.size, dtype=np.bool_)
+        old = touched[touched < self.keys.size]
+        old = old[~is_logged.take(old)]
+        if len(old):
+            logged.append((old, [column.take(old) for column in live]))
+            is_logged[old] = True
+
+    def arrays(self) -> list[pa.Array]:
+        """The accumulators' columns as Arrow arrays, null where no value has come."""
+        columns = dict(zip(self._labels, self._settle(), strict=True))
+        arrays = []
+        for accumulator in self.accumulators:
+            has_nulls = accumulator.column is not None and not accumulator.is_count
+            nulls = ~columns[_SET, accumulator.column] if has_nulls else None
+            arrays.append(accumulator.array(columns[accumulator.label], nulls))
+        return arrays
+
+    def rows(self) -> Mask:
+        """Which slots have had a row, if the columns knew that."""
+        return dict(zip(self._labels, self._settle(), strict=True))[_SET, None]
+
+    def _settle(self) -> list[Numbers]:
+        """Copy, then read the log: in this order, see the head of this file. Runs in any thread, once."""
+        with self._settling:
+            if not self.is_settled:
+                copies = [column[: self.keys.size].copy() for column in self._live]
+                self.is_settled = True
+                for slots, values in self._logged:
+                    for column, old in zip(copies, values, strict=True):
+                        column[slots] = old
+                self._live, self._logged, self._is_logged = copies, [], None
+            return self._live
+
+
+def _is_open(reference: weakref.ref[ColumnsSnapshot]) -> bool:
+    snapshot = reference()
+    return snapshot is not None and not snapshot.is_settled

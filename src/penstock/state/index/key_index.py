@@ -1,0 +1,290 @@
+"""The keys of a columnar state: typed Arrow columns on the outside, 64-bit words on the inside.
+
+A key is taken apart into words. A column whose values fit into a word is its word; of any other column each
+distinct value is interned, once, and its number is the word; a struct becomes its fields. Nulls are the bits of
+one more word, which exists only once the first null has come. Keys are compared word by word: equal words are
+equal keys.
+
+A key is never changed in its place. So a snapshot is the references and the size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.columnar.direct_table import DirectTable
+from penstock.columnar.fixed_width import fixed_width_values, null_mask
+from penstock.columnar.gather import take
+from penstock.columnar.hashing import Words, hash_array, mix
+from penstock.columnar.plain import plain
+from penstock.errors import DataError
+from penstock.state.columns import Mask, array_of_words, fits_word, with_nulls, words_of
+from penstock.state.index.slot_table import Rows, Slots, SlotTable
+
+Column: TypeAlias = npt.NDArray[np.int64]
+
+_MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)
+_FIRST_CAPACITY = 1 << 10
+_MERGED_ROWS_MAX = 1 << 17
+"""Values of a chunk that is not merged with others any more: merging holds the mailbox."""
+_MERGED_BYTES_MAX = 1 << 30  # a string array cannot hold more than 2 GiB
+_LEAVES_MAX = 62
+
+
+class Interner:
+    """Numbers the distinct values of one column in the order in which they came."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self.kind = kind
+        self._chunks: tuple[pa.Array, ...] = (pa.array([], kind),)
+        self._hashes: Words = np.empty(_FIRST_CAPACITY, dtype=np.uint64)
+        self._table = SlotTable(self._hashes_of)
+
+    def _hashes_of(self, slots: Slots) -> Words:
+        return self._hashes.take(slots)
+
+    def words(self, array: pa.Array) -> npt.NDArray[np.int64]:
+        """The number of each value; arbitrary for a null."""
+        encoded = array.dictionary_encode()
+        distinct = encoded.dictionary
+        if len(distinct) == 0:
+            return np.zeros(len(array), dtype=np.int64)
+
+        hashes = hash_array(distinct)
+
+        def equal(slots: Slots, rows: Rows | None) -> Mask:
+            """Compare the hashes of all, and the values where the hashes are equal."""
+            theirs = hashes if rows is None else hashes[rows]
+            same: Mask = self._hashes.take(slots, mode="clip") == theirs
+            same &= slots >= 0
+            likely = np.flatnonzero(same)
+            ours = take_from(self._chunks, slots[likely])
+            values = take(distinct, likely if rows is None else rows[likely])
+            same[likely] = pc.equal(ours, values).to_numpy(zero_copy_only=False)
+            return same
+
+        def append(rows: Rows) -> None:
+            first, end = self._table.size, self._table.size + len(rows)
+            self._hashes = with_capacity(self._hashes, end)
+            self._hashes[first:end] = hashes[rows]
+            self._chunks = _with_chunk(self._chunks, take(distinct, rows))
+
+        numbers = self._table.find_or_add(hashes, equal, append).astype(np.int64)
+        indices = fixed_width_values(encoded.indices, np.int32)
+        return numbers.take(indices, mode="clip")
+
+    @property
+    def chunks(self) -> tuple[pa.Array, ...]:
+        """All values in the order of their numbers; immutable."""
+        return self._chunks
+
+
+def _with_chunk(chunks: tuple[pa.Array, ...], chunk: pa.Array) -> tuple[pa.Array, ...]:
+    """Append, and merge neighbours of like size, so that there are few chunks and no value is copied often."""
+    merged = [*chunks, chunk]
+    while len(merged) > 1 and len(merged[-2]) <= min(2 * len(merged[-1]), _MERGED_ROWS_MAX):
+        if merged[-2].nbytes + merged[-1].nbytes > _MERGED_BYTES_MAX:
+            break
+        last = merged.pop()
+        merged[-1] = pa.concat_arrays([merged[-1], last])
+    return tuple(merged)
+
+
+def take_from(chunks: Sequence[pa.Array], places: npt.NDArray[np.integer[Any]]) -> pa.Array:
+    """Like `take` over all chunks, which Arrow does by concatenating them first."""
+    if len(chunks) == 1:
+        return take(chunks[0], places)
+    ends = np.cumsum([len(chunk) for chunk in chunks])
+    which = np.searchsorted(ends, places, side="right")
+    order = np.argsort(which.astype(np.uint16), kind="stable")
+    counts = np.bincount(which, minlength=len(chunks))
+    parts, start = [], 0
+    for number, chunk in enumerate(chunks):
+        some = places[order[start : start + counts[number]]] - (ends[number] - len(chunk))
+        start += counts[number]
+        if len(some):
+            parts.append(take(chunk, some))
+    if not parts:
+        return chunks[0].slice(0, 0)
+    back = np.empty(len(order), dtype=np.int64)
+    back[order] = np.arange(len(order))
+    return take(pa.concat_arrays(parts), back)
+
+
+@dataclass(frozen=True, slots=True)
+class KeySnapshot:
+    """The keys of the first `size` slots as they are and will stay."""
+
+    kinds: tuple[pa.DataType, ...]
+    size: int
+    words: tuple[Column, ...]
+    """One per leaf, and one for the nulls if there have been any."""
+    chunks: tuple[tuple[pa.Array, ...] | None, ...]
+    """Per leaf, the interned values."""
+
+    def row_bytes(self) -> npt.NDArray[np.int64]:
+        """About what the key of each slot takes."""
+        sizes = np.full(self.size, 8 * len(self.words), dtype=np.int64)
+        for leaf, chunks in enumerate(self.chunks):
+            if chunks is not None and any(len(chunk) for chunk in chunks):
+                sizes += np.concatenate([_value_bytes(chunk) for chunk in chunks]).take(self._column(leaf, None))
+        return sizes
+
+    def arrays(self, slots: Slots | None = None) -> list[pa.Array]:
+        """The key columns of `slots`, or of all. Trap: a string column holds no more than 2 GiB (`row_bytes`)."""
+        leaves = iter(range(len(self.chunks)))
+        return [self._assemble(kind, leaves, slots) for kind in self.kinds]
+
+    def _assemble(self, kind: pa.DataType, leaves: Iterator[int], slots: Slots | None) -> pa.Array:
+        leaf = next(leaves)
+        words = self._column(leaf, slots)
+        if pa.types.is_struct(kind):
+            children = [self._assemble(field.type, leaves, slots) for field in kind]
+            return pa.StructArray.from_arrays(children, fields=list(kind), mask=pa.array(words == 0))
+        nulls = None
+        if len(self.words) > len(self.chunks):
+            nulls = (self._column(-1, slots) >> leaf) & 1 == 1
+        chunks = self.chunks[leaf]
+        if chunks is None:
+            return array_of_words(words, kind, nulls)
+        if not any(len(chunk) for chunk in chunks):
+            return pa.nulls(len(words), kind)
+        return with_nulls(take_from(chunks, words), nulls)
+
+    def _column(self, leaf: int, slots: Slots | None) -> Column:
+        words = self.words[leaf][: self.size]
+        return words if slots is None else words.take(slots)
+
+
+def _value_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
+    """The size of each value."""
+    if pa.types.is_fixed_size_binary(values.type) or not _has_length(values.type):
+        return np.full(len(values), max(1, values.nbytes // max(1, len(values))), dtype=np.int64)
+    lengths: npt.NDArray[np.int64] = pc.binary_length(values).to_numpy(zero_copy_only=False).astype(np.int64)
+    return lengths
+
+
+def _has_length(kind: pa.DataType) -> bool:
+    is_small = pa.types.is_string(kind) or pa.types.is_binary(kind)
+    return bool(is_small or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
+
+
+class KeyIndex:
+    """Finds the slot of each row's key. `kinds` are the plain types of the key columns."""
+
+    def __init__(self, kinds: Sequence[pa.DataType]) -> None:
+        self.kinds = tuple(kinds)
+        leaf_kinds = [leaf for kind in self.kinds for leaf in _leaf_kinds(kind)]
+        if len(leaf_kinds) > _LEAVES_MAX:
+            raise DataError(f"a key has at most {_LEAVES_MAX} columns and fields, not {len(leaf_kinds)}")
+        self._interners = [None if fits_word(kind) else Interner(kind) for kind in leaf_kinds]
+        self._words = [np.empty(_FIRST_CAPACITY, dtype=np.int64) for _ in leaf_kinds]
+        self._direct = DirectTable()
+        """Of keys that are one word, the slots of those that lie close together."""
+        self._table = SlotTable(lambda slots: self._hashes([column.take(slots) for column in self._words]))
+
+    @property
+    def size(self) -> int:
+        return self._table.size
+
+    def slots_of(self, arrays: Sequence[pa.Array]) -> Slots:
+        """The slot of each row, a new one for each new key. The arrays are of `kinds`, encoded or plain."""
+        words, nulls = self._take_apart(arrays)
+        if nulls is not None and not self._has_nulls:
+            self._add_null_word()
+        if self._has_nulls:
+            words.append(np.zeros(len(words[0]), dtype=np.int64) if nulls is None else nulls)
+        if len(words) == 1:
+            known = self._direct.look_up(words[0], lambda rows: self._find_or_add([words[0][rows]]))
+            if known is not None:
+                return known
+        return self._find_or_add(words)
+
+    def _find_or_add(self, words: Sequence[Column]) -> Slots:
+        def equal(slots: Slots, rows: Rows | None) -> Mask:
+            same: Mask | None = None
+            for ours, theirs in zip(self._words, words, strict=True):
+                column = ours.take(slots, mode="clip") == (theirs if rows is None else theirs.take(rows))
+                same = column if same is None else same & column
+            assert same is not None
+            return same
+
+        def append(rows: Rows) -> None:
+            first, end = self.size, self.size + len(rows)
+            for position, column in enumerate(words):
+                self._words[position] = with_capacity(self._words[position], end)
+                self._words[position][first:end] = column[rows]
+
+        return self._table.find_or_add(self._hashes(words), equal, append)
+
+    def snapshot(self) -> KeySnapshot:
+        chunks = tuple(None if interner is None else interner.chunks for interner in self._interners)
+        return KeySnapshot(self.kinds, self.size, tuple(self._words), chunks)
+
+    @property
+    def _has_nulls(self) -> bool:
+        return len(self._words) > len(self._interners)
+
+    def _add_null_word(self) -> None:
+        self._words = [*self._words, np.zeros(len(self._words[0]), dtype=np.int64)]
+
+    def _hashes(self, words: Sequence[Column]) -> Words:
+        """The hash of each key. Without nulls it is the same whether there is a word for them or not."""
+        leaves = len(self._interners)
+        hashes = _hash_words(words[:leaves])
+        for nulls in words[leaves:]:
+            hashes += nulls.view(np.uint64) * _MULTIPLIER
+        return hashes
+
+    def _take_apart(self, arrays: Sequence[pa.Array]) -> tuple[list[Column], Column | None]:
+        """One word per leaf, zero at nulls, and the nulls as a word of bits if there are any."""
+        leaves = [leaf for array in arrays for leaf in _leaves(array)]
+        words: list[Column] = []
+        nulls: Column | None = None
+        for position, (array, interner) in enumerate(zip(leaves, self._interners, strict=True)):
+            column = words_of(array) if interner is None else interner.words(array)
+            if array.null_count:
+                mask = null_mask(array)
+                column = np.where(mask, 0, column)
+                bits = mask.astype(np.int64) << position
+                nulls = bits if nulls is None else nulls | bits
+            words.append(column)
+        return words, nulls
+
+
+def with_capacity(column: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    """The column, or a larger copy with room for `size`; what lies beyond the old end is zero."""
+    if size <= len(column):
+        return column
+    larger = np.zeros(max(size, 2 * len(column)), dtype=column.dtype)
+    larger[: len(column)] = column
+    return larger
+
+
+def _leaf_kinds(kind: pa.DataType) -> list[pa.DataType]:
+    if pa.types.is_struct(kind):
+        return [pa.bool_(), *(leaf for field in kind for leaf in _leaf_kinds(field.type))]
+    return [kind]
+
+
+def _leaves(array: pa.Array) -> list[pa.Array]:
+    array = plain(array)
+    if pa.types.is_struct(array.type):
+        return [array.is_valid(), *(leaf for child in array.flatten() for leaf in _leaves(child))]
+    return [array]
+
+
+def _hash_words(words: Sequence[Column]) -> Words:
+    hashes = mix(words[0].view(np.uint64).copy())
+    for column in words[1:]:
+        hashes *= _MULTIPLIER
+        hashes += column.view(np.uint64)
+        mix(hashes)
+    return hashes

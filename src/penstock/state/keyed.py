@@ -1,0 +1,182 @@
+"""All keyed state of one operator in one subtask.
+
+The container makes a snapshot complete by construction: whatever is registered is in it. A snapshot holds only
+references and costs the same at a thousand keys and at a million (in the number of keys; the row states cost a
+reference per key group); what takes time is `encode`, which runs in the background while the state changes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from penstock.columnar.hashing import key_groups
+from penstock.errors import IncompatibleCheckpoint, PipelineError
+from penstock.model.aggregates import Aggregate
+from penstock.model.windows import Windows
+from penstock.state.aggregates.state import AggregateState
+from penstock.state.pieces import KeyedPiece, KeyedStateLike, StateSnapshot
+from penstock.state.rows.rows import RowsState
+from penstock.state.rows.states import KeyCursor, ListState, MapState, RowState, ValueState
+from penstock.state.windows.clock import WindowClock
+from penstock.state.windows.state import WindowState
+
+R = TypeVar("R", bound=RowState)
+
+
+class KeyedState:
+    """The states of one subtask, which owns the range `key_groups`.
+
+    `key_schema` or `declare_key` says what the key's columns are, before the first `set_key`. Asking for a state
+    that exists returns it, if kind and types are the same.
+    """
+
+    def __init__(self, key_groups: range, max_parallelism: int, key_schema: pa.Schema | None = None) -> None:
+        self.key_groups = key_groups
+        self.max_parallelism = max_parallelism
+        self._cursor = KeyCursor(key_groups, max_parallelism)
+        self._states: dict[str, KeyedStateLike] = {}
+        self._removed: set[str] = set()
+        if key_schema is not None:
+            self._cursor.declare(key_schema)
+
+    def declare_key(self, schema: pa.Schema) -> None:
+        """Settle the columns of the key for the row states. Raises `PipelineError` if they are others already."""
+        self._cursor.declare(schema)
+
+    def set_key(self, key_group: int, key: tuple[Any, ...]) -> None:
+        """Move all row states to `key`, a tuple of the key's columns."""
+        self._cursor.move(key_group, key)
+
+    def groups_of(self, keys: pa.RecordBatch) -> list[int]:
+        """The key group of each row of `keys`, which has the key's columns in their order and no others."""
+        groups: list[int] = key_groups(keys, keys.schema.names, self.max_parallelism).tolist()
+        return groups
+
+    def value(self, name: str, schema: pa.Schema) -> ValueState:
+        return self._row_state(ValueState(name, self._cursor, schema))
+
+    def list(self, name: str, schema: pa.Schema) -> ListState:
+        return self._row_state(ListState(name, self._cursor, schema))
+
+    def map(self, name: str, user_key_schema: pa.Schema, value_schema: pa.Schema) -> MapState:
+        return self._row_state(MapState(name, self._cursor, user_key_schema, value_schema))
+
+    def aggregate(
+        self,
+        name: str,
+        key: Sequence[str],
+        aggregates: Sequence[Aggregate],
+        partitioned_by: Sequence[str] | None = None,
+    ) -> AggregateState:
+        """Columnar aggregates by the columns `key`.
+
+        `partitioned_by` are the first of them, if the input is partitioned by fewer columns than the key has.
+        """
+        new = AggregateState(name, key, aggregates, self.key_groups, self.max_parallelism, partitioned_by)
+        known = self._states.setdefault(name, new)
+        if not isinstance(known, AggregateState) or known.definition != new.definition:
+            raise PipelineError(f"state '{name}' is used twice, and not in the same way")
+        return known
+
+    def windows(
+        self, name: str, key: Sequence[str], aggregates: Sequence[Aggregate], windows: Windows, on: str
+    ) -> WindowState:
+        """Columnar aggregates by key and window, and their clock. The input is partitioned by `key`."""
+        clock = WindowClock(f"{name}.clock", windows, self.key_groups)
+        new = WindowState(name, key, aggregates, on, clock, self.key_groups, self.max_parallelism)
+        # The clock comes first in a checkpoint too: it says best what is wrong, if the windows are others now.
+        self._states.setdefault(clock.name, clock)
+        known = self._states.setdefault(name, new)
+        if not isinstance(known, WindowState) or known.definition != new.definition:
+            raise PipelineError(f"state '{name}' is used twice, and not in the same way")
+        return known
+
+    def rows(self, name: str, key: Sequence[str]) -> RowsState:
+        """Whole rows, as batches, by the columns `key` that the input is partitioned by."""
+        new = RowsState(name, key, self.key_groups, self.max_parallelism)
+        known = self._states.setdefault(name, new)
+        if not isinstance(known, RowsState) or known.key != new.key:
+            raise PipelineError(f"state '{name}' is used twice, and not in the same way")
+        return known
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        """The columns of the key."""
+        assert self._cursor.key_type is not None
+        return self._cursor.key_type.schema
+
+    def remove(self, name: str) -> None:
+        """Forget a state and all that it holds, here and in the checkpoint, if there is one of this name.
+
+        Whoever holds the state gets an error from it: nothing that is written to it would be kept.
+        """
+        state = self._states.pop(name, None)
+        if isinstance(state, RowState):
+            state.disown()
+        self._removed.add(name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._states)
+
+    @property
+    def declared(self) -> dict[str, str]:
+        """How each state was asked for, by name."""
+        return {name: state.declared for name, state in self._states.items()}
+
+    @property
+    def removed(self) -> frozenset[str]:
+        """The states that are to be forgotten, here and in the checkpoint."""
+        return frozenset(self._removed - set(self._states))
+
+    def snapshot(self) -> KeyedSnapshot:
+        """All states as they are now. Takes references; see `KeyedSnapshot.encode`."""
+        return KeyedSnapshot({name: state.snapshot() for name, state in self._states.items()})
+
+    def restore(self, name: str, batches: Iterable[pa.RecordBatch]) -> int:
+        """Add rows of a checkpoint to a registered state, and return how many were added.
+
+        Of the rows only those of our own key groups are kept (I9). May be called for several pieces, each once.
+        Raises `RestoreError` if there is no such state or the rows do not fit it (I8).
+        """
+        state = self._states.get(name)
+        if state is None and name in self._removed:
+            return 0
+        if state is None:
+            raise IncompatibleCheckpoint(
+                f"the checkpoint has keyed state '{name}', which the operator does not have any more: "
+                "give it one of that name, or rename the operator to start without its state"
+            )
+        return state.restore(batches)
+
+    def _row_state(self, new: R) -> R:
+        known = self._states.setdefault(new.name, new)
+        if not isinstance(known, type(new)) or known.describe() != new.describe():
+            raise PipelineError(f"state '{new.name}' is used twice, and not with the same types")
+        return known
+
+
+class KeyedSnapshot:
+    """All keyed states of one moment."""
+
+    def __init__(self, states: dict[str, StateSnapshot]) -> None:
+        self._states = states
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._states)
+
+    def version(self, name: str) -> int:
+        """Grows with every change: equal versions of one state in one generation mean equal contents."""
+        return self._states[name].version
+
+    def encode(self, target_segment_bytes: int, only: Collection[str] | None = None) -> list[KeyedPiece]:
+        """The contents, in pieces of about that size: of all states, or of those in `only`.
+
+        May run in a background thread while the states change, and more than once. A state without rows has none.
+        """
+        chosen = [state for name, state in self._states.items() if only is None or name in only]
+        return [piece for state in chosen for piece in state.encode(target_segment_bytes)]

@@ -1,0 +1,248 @@
+"""A chain of operators inside one subtask: direct calls, from the first to the output channels."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import pyarrow as pa
+
+from penstock.errors import PenstockError, UserCodeError
+from penstock.graph.physical import Chain, PhysicalPlan
+from penstock.ids import CheckpointId, OperatorName, SubtaskId
+from penstock.operators.contract import MAX_WATERMARK, Emit, Operator
+from penstock.protocol.manifest import Committable, Manifest, StateKind
+from penstock.user_code import user_code_error
+from penstock.worker.context import Context, EventTime, Piece
+from penstock.worker.services import Services
+from penstock.worker.sink_stage import SinkStage
+from penstock.worker.source_stage import SourceStage
+
+T = TypeVar("T")
+_DONE = object()
+
+
+class OperatorChain:
+    """The operators of one subtask. `output` takes what the last one emits, `side_output` what goes to side outputs.
+
+    `release_watermark` takes the watermarks that an operator has held back, or has made.
+    """
+
+    def __init__(
+        self,
+        subtask: SubtaskId,
+        plan: PhysicalPlan,
+        services: Services,
+        output: Emit,
+        side_output: Callable[[OperatorName, str, pa.RecordBatch], None],
+        release_watermark: Callable[[int], None],
+        event_time: EventTime,
+        work_off: Callable[[Iterator[None]], None],
+    ) -> None:
+        self.subtask = subtask
+        self.chain: Chain = plan.chains[subtask.chain]
+        self.source: SourceStage | None = None
+        self.sink: SinkStage | None = None
+        self.contexts: list[Context] = []
+        self._operators: list[Operator] = []
+        self._pass_on_watermark = release_watermark
+        self._activity = services.activity
+        for node in self.chain.nodes:
+            emit_to = functools.partial(side_output, node.name)
+            if node.source is not None:
+                self.source = SourceStage(node.name, node.source, subtask.index, self.chain.parallelism, emit_to)
+                continue
+            key = self.chain.key if node.name == self.chain.name else ()
+            place = subtask.index, self.chain.parallelism, plan.max_parallelism
+            groups = plan.key_groups(subtask)
+            release = functools.partial(self._release, len(self.contexts))
+            steps = functools.partial(self._work_off, len(self.contexts), work_off)
+            self.contexts.append(Context(node.name, *place, groups, key, services, release, event_time, steps, emit_to))
+        try:
+            self._make_operators(services)
+            self._emits = self._link(output)
+            for operator, context in zip(self._operators, self.contexts, strict=True):
+                self._guarded(context, "open", operator.open, context)
+        except Exception:
+            # What was made so far holds files and connections, and nobody else knows of it.
+            with contextlib.suppress(Exception):
+                self.close()
+            raise
+
+    def _make_operators(self, services: Services) -> None:
+        nodes = [node for node in self.chain.nodes if node.source is None]
+        for node, context in zip(nodes, self.contexts, strict=True):
+            if node.sink is not None:
+                stage = functools.partial(SinkStage, node.name, node.sink, self.subtask.index, services.generation)
+                self.sink = self._guarded(context, "writer", stage)
+                self._operators.append(self.sink)
+            else:
+                assert node.operator is not None
+                self._operators.append(self._guarded(context, "making it", node.operator))
+
+    def _link(self, output: Emit) -> list[Emit]:
+        """For each operator, what takes its output: the next operator, or the output channels."""
+        emits: list[Emit] = [output]
+        for operator, context in zip(reversed(self._operators[1:]), reversed(self.contexts[1:]), strict=True):
+            emits.append(self._into(operator, context, emits[-1]))
+        emits.reverse()
+        return emits
+
+    def _into(self, operator: Operator, context: Context, emit: Emit) -> Emit:
+        activity, working = self._activity, (context.operator, context.subtask)
+
+        def call(batch: pa.RecordBatch) -> None:
+            if batch.num_rows:
+                before, activity.working = activity.working, working
+                try:
+                    operator.process(batch, 0, emit)
+                except PenstockError:
+                    raise
+                except Exception as error:
+                    raise self._failed(context, "process", error) from error
+                activity.working = before
+
+        return call
+
+    def _failed(self, context: Context, what: str, error: Exception) -> UserCodeError:
+        where = f"operator '{context.operator}', subtask {context.subtask} of {context.parallelism}"
+        return user_code_error(f"{where}: {what}", error)
+
+    def _guarded(self, context: Context, what: str, call: Callable[..., T], *arguments: object) -> T:
+        activity = self._activity
+        before, activity.working = activity.working, (context.operator, context.subtask)
+        try:
+            result = call(*arguments)
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise self._failed(context, what, error) from error
+        activity.working = before
+        return result
+
+    def process(self, batch: pa.RecordBatch, source: int) -> None:
+        """Work on records that came in on input number `source`."""
+        if not self._operators:
+            self._emits[0](batch)
+            return
+        self._activity.working = self.contexts[0].operator, self.subtask.index
+        try:
+            self._operators[0].process(batch, source, self._emits[0])
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise self._failed(self.contexts[0], "process", error) from error
+
+    @property
+    def wants_input(self) -> bool:
+        return all(operator.wants_input for operator in self._operators)
+
+    @property
+    def is_idle(self) -> bool:
+        return all(operator.is_idle for operator in self._operators)
+
+    def on_restored(self) -> Iterator[None]:
+        """Tell the operators that their state is back, in steps."""
+        for operator, context, emit in zip(self._operators, self.contexts, self._emits, strict=False):
+            yield from self._stepwise(context, "on_restored", operator.on_restored, emit)
+
+    def _stepwise(
+        self, context: Context, what: str, call: Callable[[Emit], Iterator[None] | None], emit: Emit
+    ) -> Iterator[None]:
+        steps = self._guarded(context, what, call, emit)
+        if steps is not None:
+            yield from self._steps(context, what, steps)
+
+    def _steps(self, context: Context, what: str, steps: Iterator[None]) -> Iterator[None]:
+        while self._guarded(context, what, next, steps, _DONE) is not _DONE:
+            yield
+
+    def _work_off(self, position: int, work_off: Callable[[Iterator[None]], None], steps: Iterator[None]) -> None:
+        work_off(self._steps(self.contexts[position], "on_timer", steps))
+
+    def on_watermark(self, watermark: int) -> bool:
+        """True if an operator holds the watermark back."""
+        return self._tell(0, watermark)
+
+    def _tell(self, first: int, watermark: int) -> bool:
+        """Tell the operators from number `first` on, until one of them holds the watermark back."""
+        told = zip(self._operators[first:], self.contexts[first:], self._emits[first:], strict=False)
+        for operator, context, emit in told:
+            if watermark < MAX_WATERMARK:
+                context.watermark = watermark
+            if self._guarded(context, "on_watermark", operator.on_watermark, watermark, emit):
+                return True
+        return False
+
+    def _release(self, position: int, watermark: int) -> None:
+        """The operator at `position` lets a watermark go: those behind it first, then everybody downstream."""
+        if not self._tell(position + 1, watermark):
+            self._pass_on_watermark(watermark)
+
+    def restore_watermark(self, watermark: int) -> None:
+        """The operators had been told this one before the checkpoint."""
+        for context in self.contexts:
+            context.watermark = watermark
+
+    def release(self, context: Context, watermark: int) -> None:
+        """The operator of `context` lets a watermark go."""
+        self._release(self.contexts.index(context), watermark)
+
+    def emits_later_before(self, context: Context) -> bool:
+        """Whether records may come to the operator of `context` that no channel and no split has just brought."""
+        return any(operator.emits_later for operator in self._operators[: self.contexts.index(context)])
+
+    def on_end(self) -> Iterator[None]:
+        """Let the operators emit what remains, in steps: each one only when those in front of it are done."""
+        for operator, context, emit in zip(self._operators, self.contexts, self._emits, strict=False):
+            yield from self._stepwise(context, "on_end", operator.on_end, emit)
+
+    @property
+    def has_state(self) -> bool:
+        return any(context.has_state for context in self.contexts)
+
+    def snapshot(self, segment_bytes: int) -> Callable[[], list[Piece]]:
+        """References to all state of all operators; the returned function encodes them in the background."""
+        encoders = [context.snapshot(segment_bytes) for context in self.contexts]
+        return lambda: [piece for encode in encoders for piece in encode()]
+
+    def prepare(self, checkpoint: CheckpointId, completed: CheckpointId) -> Callable[[], list[Committable]]:
+        """Cut a sink's output; and a source hears which checkpoint it gives its positions for, and which is durable.
+
+        `list` itself if the sink has nothing to hand over.
+        """
+        if self.source is not None:
+            self.source.prepare(checkpoint, completed)
+        if self.sink is None:
+            return list
+        return self.sink.prepare(checkpoint, completed)
+
+    def on_durable(self, checkpoint: CheckpointId) -> None:
+        """A checkpoint is complete. A sink need not know before the next barrier, which says it too."""
+        if self.source is not None:
+            self.source.on_durable(checkpoint)
+
+    def check_fits(self, manifest: Manifest) -> None:
+        """Raise `IncompatibleCheckpoint` unless each operator asks for the states that the checkpoint has of it."""
+        for context in self.contexts:
+            context.check_fits(manifest)
+
+    def restore(self, operator: str, name: str, kind: StateKind, batches: list[pa.RecordBatch]) -> None:
+        """Put a piece of state in place. Runs in the background: nobody else touches the state before all is back."""
+        for context in self.contexts:
+            if context.operator == operator:
+                context.restore(name, kind, batches)
+
+    def close(self) -> None:
+        """Close everything, even if closing one of them fails."""
+        errors: list[Exception] = []
+        for closing in (self.source, *self._operators):
+            if closing is not None:
+                try:
+                    closing.close()
+                except Exception as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]

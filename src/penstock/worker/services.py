@@ -1,0 +1,41 @@
+"""What all subtasks of a worker share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from penstock.ids import Generation
+from penstock.mailbox.activity import Activity
+from penstock.mailbox.ports import Background, Clock, Transport
+from penstock.mailbox.timers import Timers
+from penstock.storage.port import Store
+from penstock.worker.scheduling.budget import Budget
+from penstock.worker.scheduling.slice_budget import Pace
+from penstock.worker.settings import WorkerSettings
+
+Journal: TypeAlias = Callable[[str, object, tuple[object, ...]], None]
+"""Told of every event and the actions it caused; what a violation prints as its story."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The ports of a worker, and what it counts across its subtasks."""
+
+    generation: Generation
+    settings: WorkerSettings
+    clock: Clock
+    transport: Transport
+    background: Background
+    store: Store
+    timers: Timers
+    capture_budget: Budget
+    """For in-flight data that checkpoints capture (I7)."""
+    backlog_budget: Budget
+    """For recovered in-flight data in memory."""
+    inline_bytes_max: int
+    """What one subtask may send inside the manifest, instead of writing a file."""
+    pace: Pace
+    journal: Journal | None = None
+    activity: Activity = field(default_factory=Activity)

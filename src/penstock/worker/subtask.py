@@ -1,0 +1,426 @@
+"""A subtask: one parallel instance of a chain, with its channels. All of it runs on the mailbox thread.
+
+It works in slices: one call of `work` reads one source, or one slice of one channel, and runs it through the
+chain. It does not start while one of its outputs is full, which is how backpressure travels. Barriers are
+never records to it: they are handled the moment they arrive or come to the front, full outputs or not (I11).
+
+What its operators do before the first record, after the last one, and when event time goes on, may be large, so it is
+work in slices too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from penstock.errors import PenstockError
+from penstock.exchange.coalescing import Joining, joined
+from penstock.exchange.input_channel import InputChannel
+from penstock.exchange.items import BarrierItem, BatchItem, EndItem, WatermarkItem
+from penstock.exchange.output_channel import OutputChannel
+from penstock.exchange.recovered_channel import Backlog
+from penstock.exchange.router import Router
+from penstock.graph.physical import Channel, PhysicalPlan
+from penstock.ids import COORDINATOR, ChannelId, CheckpointId, SubtaskId
+from penstock.mailbox.frames import CreditFrame, EndedFrame
+from penstock.mailbox.recovery_stats import RecoveryFigures
+from penstock.operators.contract import MAX_WATERMARK
+from penstock.protocol.barrier import Barrier
+from penstock.user_code import user_code_error
+from penstock.worker.chain import OperatorChain
+from penstock.worker.checkpointing.subtask_checkpointer import Participation
+from penstock.worker.recovery.channel_reader import BacklogReader
+from penstock.worker.recovery.restore import Reading, Restored
+from penstock.worker.scheduling.slices import SlicePolicy
+from penstock.worker.services import Services
+from penstock.worker.source_stage import SourceStage
+from penstock.worker.subtask_clock import SubtaskClock
+
+_ROW_BYTES = 64.0
+"""What a record is taken to be as long as none has been seen."""
+_REST_BYTES = 65_536
+"""A source that has as much as this goes on reading, even if it was asked for more."""
+
+
+class Subtask:
+    """One subtask of a worker."""
+
+    def __init__(self, subtask: SubtaskId, plan: PhysicalPlan, services: Services) -> None:
+        self.subtask = subtask
+        self._plan = plan
+        self._services = services
+        settings = services.settings
+        window = settings.window_bytes, settings.window_bytes_min, 1000 * settings.queue_ms_target
+        self.inputs = {channel.id: InputChannel(channel, *window) for channel in plan.inputs[subtask]}
+        self._full: set[ChannelId] = set()
+        self.outputs: dict[ChannelId, OutputChannel] = {}
+        for channels in plan.outputs[subtask].values():
+            for channel in channels:
+                self.outputs[channel.id] = OutputChannel(
+                    channel,
+                    plan.worker_of(channel.receiver),
+                    services.generation,
+                    settings.window_bytes,
+                    settings.output_bytes_max,
+                    services.transport,
+                    services.clock,
+                    self._departed,
+                    self._full,
+                )
+        self._router = Router(subtask, plan, self.outputs)
+        self._clock = SubtaskClock(services, self.inputs, self.outputs)
+        self._owed: deque[Iterator[None]] = deque()
+        """What its operators have to do before the next record, in steps."""
+        outputs = self._router.emit, self._router.emit_to
+        self.chain = OperatorChain(
+            subtask, plan, services, *outputs, self._clock.pass_on, self._clock, self._owed.append
+        )
+        self._clock.begin(self.chain)
+        self._aligned_only = self.chain.chain.aligned_only
+        self.participation = Participation(
+            subtask,
+            self.chain,
+            self.inputs,
+            self.outputs,
+            frozenset(id for id, output in self.outputs.items() if plan.may_overtake(output.channel)),
+            services,
+            lambda: self._clock.passed_on,
+            self._unblocked,
+        )
+        self._slices = SlicePolicy(settings.slice_us, settings.slice_rows_max)
+        self._readable: deque[InputChannel] = deque()
+        self._joining = Joining()
+        self.backlogs = BacklogReader(subtask, plan.max_parallelism, services)
+        self._open_channels = len(self.inputs)
+        self._source_rests = False
+        self._rest_ms = 1
+        self._row_bytes = _ROW_BYTES
+        """Of the last batch that was read."""
+        self.is_restored = False
+        self.has_ended = False
+        self.rows_in = 0
+        self.reading = Reading()
+        self._began_ms = services.clock.now_ms()
+        self._read_ms: int | None = None
+        self._first_record_ms: int | None = None
+        self._drained_ms: int | None = None
+
+    # --- restoring ---
+
+    def begin(self, restored: Restored, begun: Callable[[], None]) -> None:
+        """The state of the chain is in place: begin to work. `begun` is called when the operators are ready too."""
+        self._go_through(self._beginning(restored, begun))
+
+    def _beginning(self, restored: Restored, begun: Callable[[], None]) -> Iterator[None]:
+        if restored.watermark is not None:
+            self._clock.restore(restored.watermark)
+        yield from self.chain.on_restored()
+        if self.chain.source is not None:
+            self.chain.source.restore(restored.splits)
+            self.chain.source.discover(restored.split_names, self._services.clock.now_ms())
+            self._discover_later()
+        self.backlogs.begin(self.inputs.values(), restored.channels, self._released)
+        if restored.watermark is not None:
+            self._clock.tell_restored(restored.watermark)
+        self.is_restored = True
+        self._read_ms = self._elapsed_ms()
+        self._note_if_drained()
+        self.participation.on_restored()
+        begun()
+        if not self.inputs and self.chain.source is None:
+            # Nothing will ever come here, as to all but the first subtask behind a global exchange.
+            yield from self._ending()
+
+    def recovery(self) -> RecoveryFigures:
+        filter_ms, left = self.backlogs.filter_us // 1000, self.backlogs.bytes_left
+        return RecoveryFigures(
+            self._read_ms,
+            filter_ms,
+            self._first_record_ms,
+            self._drained_ms,
+            left,
+            self.reading.bytes_total,
+            self.reading.bytes_read,
+        )
+
+    def _elapsed_ms(self) -> int:
+        return self._services.clock.now_ms() - self._began_ms
+
+    def _note_if_drained(self) -> None:
+        if self._drained_ms is None and self.backlogs.is_done:
+            self._drained_ms = self._elapsed_ms()
+
+    def _discover_later(self) -> None:
+        """Ask the source again and again for splits that have appeared, if it says that some may."""
+        source = self.chain.source
+        assert source is not None
+        if not source.source.splits_may_appear:
+            return
+        services = self._services
+
+        def done(names: Sequence[str] | Exception) -> None:
+            source.on_listed(names, services.clock.now_ms())
+            self._discover_later()
+
+        services.timers.after(
+            services.settings.source_discovery_ms, lambda: services.background.submit(source.source.splits, done)
+        )
+
+    # --- what arrives ---
+
+    def on_batch(self, channel: ChannelId, batch: pa.RecordBatch, cost: int) -> None:
+        item = BatchItem(batch, cost, int(batch.nbytes), self._services.clock.now_us())
+        arriving = self.inputs[channel]
+        arriving.receive(item)
+        if arriving.capturing is not None:
+            self.participation.on_late_bytes(item.size)
+        self._list(arriving)
+
+    def on_watermark(self, channel: ChannelId, watermark: int) -> None:
+        self.inputs[channel].receive(WatermarkItem(watermark))
+        self._list(self.inputs[channel])
+
+    def on_end(self, channel: ChannelId) -> None:
+        self.inputs[channel].receive(EndItem())
+        self._list(self.inputs[channel])
+        self.participation.on_end_arrived(channel)
+
+    def on_barrier(self, channel: ChannelId, barrier: Barrier) -> None:
+        arriving = self.inputs[channel]
+        overtakes = barrier.is_unaligned and not self._aligned_only
+        if overtakes or barrier.is_cancel or not (arriving.backlog or arriving.queue or arriving.blocked):
+            self.participation.on_reached(channel, barrier)
+            return
+        arriving.receive(BarrierItem(barrier, self._services.clock.now_ms()))
+        self.participation.on_announced(channel, barrier)
+
+    def on_credit(self, channel: ChannelId, grant: int, window: int) -> None:
+        output = self.outputs[channel]
+        if window != output.credit.window_bytes:
+            self._router.windows_changed()
+        output.grant(grant, window)
+
+    # --- work ---
+
+    @property
+    def is_backpressured(self) -> bool:
+        return bool(self._full)
+
+    @property
+    def can_work(self) -> bool:
+        if self.has_ended or self._full:
+            return False
+        if self._owed:
+            return True
+        if not self.is_restored:
+            return False
+        if self.chain.source is not None:
+            return not self._source_rests and self.participation.draining is None and self.chain.wants_input
+        return bool(self._readable) and self.chain.wants_input
+
+    def work(self) -> bool:
+        """Do one slice of work; False if there is none to do right now."""
+        if not self.can_work:
+            return False
+        if self._owed:
+            self._take_steps()
+            return True
+        if self.chain.source is not None:
+            return self._read_source()
+        return self._read_channel()
+
+    def _go_through(self, steps: Iterator[None]) -> None:
+        """Do work that may be large: as much as fits into a slice now, and the rest when the subtask has its turn."""
+        self._owed.append(steps)
+        self._take_steps()
+
+    def _take_steps(self) -> None:
+        is_over = self._services.pace.begin_slice()
+        while self._owed:
+            for _ in self._owed[0]:
+                if is_over() or self._full:
+                    return
+            self._owed.popleft()
+
+    def _read_source(self) -> bool:
+        source, settings = self.chain.source, self._services.settings
+        assert source is not None
+        started_us = self._services.clock.own_us()
+        # At the end of a pipeline nobody holds a source up; but no batch should be endlessly large.
+        rows_max = min(self._rows_max(), settings.source_rows_max, int(settings.output_bytes_max / self._row_bytes))
+        batch = self._read_splits(source, max(1, rows_max))
+        if batch is None:
+            self._clock.after_source()
+            if source.has_ended and self.chain.is_idle:
+                self._go_through(self._ending())
+            else:
+                self._rest(self._rest_ms)
+                self._rest_ms = min(2 * self._rest_ms, settings.source_retry_ms)
+            return False
+        if batch.num_rows:
+            self._process(batch, 0, started_us)
+        self._clock.after_source()
+        self._rest_ms = 1
+        if 0 < batch.num_rows < rows_max and batch.nbytes < _REST_BYTES and settings.source_rest_ms:
+            # It has kept up with whatever it reads from. Asked at once again it would have a record or two, and a
+            # batch costs the same with two records as with a hundred.
+            self._rest(settings.source_rest_ms)
+        return True
+
+    def _read_splits(self, source: SourceStage, rows_max: int) -> pa.RecordBatch | None:
+        self._services.activity.working = source.operator, source.index
+        try:
+            batch = source.read(rows_max, self._services.clock.now_ms())
+            if batch is not None and batch.num_rows:
+                self._row_bytes = max(1.0, batch.nbytes / batch.num_rows)
+            return batch
+        except PenstockError:
+            raise
+        except Exception as error:
+            where = f"source '{source.operator}', subtask {source.index} of {source.parallelism}"
+            raise user_code_error(f"{where}: read", error) from error
+
+    def _rest(self, rest_ms: int) -> None:
+        self._source_rests = True
+
+        def wake() -> None:
+            self._source_rests = False
+
+        self._services.timers.after(rest_ms, wake)
+
+    def _read_channel(self) -> bool:
+        while self._readable:
+            reading = self._readable.popleft()
+            reading.listed = False
+            if reading.is_readable:
+                if reading.backlog is not None:
+                    self._read_backlog(reading, reading.backlog)
+                else:
+                    self._read(reading)
+                self._settle(reading)
+                self._list(reading)
+                return True
+        return False
+
+    def _read_backlog(self, reading: InputChannel, backlog: Backlog) -> None:
+        item = backlog.take(self._rows_max())
+        if isinstance(item, BatchItem):
+            self._process_channel(reading, item.batch)
+        else:
+            self._clock.on_watermark(reading, item.watermark)
+        self.backlogs.after_read(reading)
+        if reading.backlog is None:
+            # What has come meanwhile had to wait for the recovered records.
+            reading.open_since_us = self._services.clock.now_us()
+        self._note_if_drained()
+
+    def _rows_max(self) -> int:
+        """How many records the next call gets: what it does in a slice, and what its receivers have room for."""
+        return self._fitting(self._slices.rows_within(self._services.pace.slice_us))
+
+    def _fitting(self, rows: int) -> int:
+        bytes_max = self._router.batch_bytes_max
+        return rows if bytes_max is None else max(1, min(rows, int(bytes_max / self._row_bytes)))
+
+    def _read_batches(self, reading: InputChannel, front: BatchItem) -> None:
+        """Run the next records of a channel through the chain; where batches are small, of some more channels too."""
+        self._row_bytes = max(1.0, front.size / max(1, front.batch.num_rows))
+        others = () if self._clock.tells_channels_apart else self._readable
+        taken = self._joining.take(reading, others, self._rows_max())
+        self._process_channel(reading, joined([item.batch for _, item in taken]))
+        bytes_least = int(self._fitting(self._slices.rows_max) * self._row_bytes) // len(self.inputs)
+        for number, (channel, item) in enumerate(taken, 1):
+            is_last = number == len(taken) or taken[number][0] is not channel
+            self._give_credit(channel, item, bytes_least, is_last)
+        for channel, _ in taken[1:]:
+            self._settle(channel)
+            self._list(channel)
+
+    def _read(self, reading: InputChannel) -> None:
+        item = reading.queue[0]
+        if isinstance(item, BatchItem):
+            self._read_batches(reading, item)
+        elif isinstance(item, WatermarkItem):
+            reading.pop()
+            self._clock.on_watermark(reading, item.watermark)
+        elif not self.chain.is_idle:
+            # Records are still being worked on in the background; their results come before the end.
+            self._wait_until_idle(reading)
+        else:
+            assert isinstance(item, EndItem)
+            reading.pop()
+            self._open_channels -= 1
+            self._clock.on_watermark(reading, MAX_WATERMARK)
+            self.participation.on_end_reached(reading.channel.id)
+            if self._open_channels == 0:
+                self._go_through(self._ending())
+
+    def _process_channel(self, reading: InputChannel, batch: pa.RecordBatch) -> None:
+        self._clock.reading(reading.channel.id)
+        self._process(batch, reading.channel.edge.input, self._services.clock.own_us())
+        self._clock.reading(None)
+        self._clock.after_channel()
+
+    def _process(self, batch: pa.RecordBatch, source: int, started_us: int) -> None:
+        self.rows_in += batch.num_rows
+        if self._first_record_ms is None:
+            self._first_record_ms = self._elapsed_ms()
+        self.chain.process(batch, source)
+        self._slices.measured(batch.num_rows, self._services.clock.own_us() - started_us)
+
+    def _give_credit(self, reading: InputChannel, item: BatchItem, bytes_least: int, is_last: bool) -> None:
+        granted = reading.consumed(item, self._services.clock.now_us(), bytes_least, is_last)
+        if granted is not None:
+            channel = reading.channel
+            frame = CreditFrame(self._services.generation, channel.id, granted, reading.credit.window_bytes)
+            self._services.transport.send(self._plan.worker_of(channel.sender), frame)
+
+    def _wait_until_idle(self, reading: InputChannel) -> None:
+        """Look at the channel again in a moment; until then it is not on the list."""
+        reading.listed = True
+
+        def look_again() -> None:
+            reading.listed = False
+            self._list(reading)
+
+        self._services.timers.after(1, look_again)
+
+    def _ending(self) -> Iterator[None]:
+        """All input has been processed: what the operators still have to emit, and then the end."""
+        yield from self.chain.on_end()
+        self.has_ended = True
+        for output in self.outputs.values():
+            output.send_end()
+        self._services.transport.send(COORDINATOR, EndedFrame(self._services.generation, self.subtask))
+
+    # --- the list of channels to read ---
+
+    def _list(self, channel: InputChannel) -> None:
+        if not channel.listed and channel.is_readable:
+            channel.listed = True
+            self._readable.append(channel)
+
+    def _settle(self, channel: InputChannel) -> None:
+        """Take barriers off the front at once: they wait for nobody."""
+        while channel.queue and not (channel.blocked or channel.backlog) and isinstance(channel.queue[0], BarrierItem):
+            item = channel.pop()
+            assert isinstance(item, BarrierItem)
+            barrier = item.barrier.aged(self._services.clock.now_ms() - item.since_ms)
+            self.participation.on_reached(channel.channel.id, barrier)
+
+    def _departed(self, channel: Channel, checkpoint: CheckpointId) -> None:
+        self.participation.on_departed(channel, checkpoint)
+
+    def _unblocked(self, channel: InputChannel) -> None:
+        self._settle(channel)
+        self._list(channel)
+
+    def _released(self, channel: InputChannel) -> None:
+        """Older records of the same edge are done: it may be read from now on."""
+        channel.open_since_us = self._services.clock.now_us()
+        self._unblocked(channel)
+
+    def close(self) -> None:
+        self.chain.close()
