@@ -55,7 +55,7 @@ SETTINGS: dict[str, type] = {
     "RestartPolicy": RestartPolicy,
 }
 PATH_ROOTS = ("src", "tests", "docs", "tools", "examples", "benchmarks")
-PACKAGE_PARTS = ("api", "cli", "columnar", "connectors", "plan", "protocol", "runtime", "spark", "storage")
+PACKAGE_PARTS = tuple(sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()))
 
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -266,7 +266,9 @@ def cli_commands() -> list[str]:
 
 def test_every_module_of_the_protocol_is_described() -> None:
     described = set(column(PROTOCOL.read_text(encoding="utf-8"), "module"))
-    modules = {f"protocol/{path.name}" for path in (PACKAGE / "protocol").glob("*.py") if path.name != "__init__.py"}
+    modules = {
+        str(path.relative_to(PACKAGE)) for path in (PACKAGE / "protocol").rglob("*.py") if path.name != "__init__.py"
+    }
     assert described == modules
 
 
@@ -374,7 +376,7 @@ def test_every_example_that_can_run_without_spark_does(
 @pytest.mark.parametrize(
     ("check", "text"),
     [
-        (missing_paths, "see `runtime/gone.py`"),
+        (missing_paths, "see `worker/gone.py`"),
         (missing_paths, "see `docs/GONE.md`"),
         (missing_targets, "run `make gone`"),
         (missing_targets, "```\nmake gone\n```"),

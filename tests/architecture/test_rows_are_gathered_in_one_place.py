@@ -10,7 +10,8 @@ import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "src" / "penstock"
-DATA_PATH = [path for part in ("api", "runtime", "plan") for path in sorted((PACKAGE / part).rglob("*.py"))]
+_PARTS = ("api", "driver", "exchange", "graph", "mailbox", "operators", "state", "worker")
+DATA_PATH = [path for part in _PARTS for path in sorted((PACKAGE / part).rglob("*.py"))]
 
 _ARROW_TAKES = re.compile(
     r"\.take\(pa\.array|\.take\([a-z_.]*indices\)|pc\.take\(|pc\.filter\(|batch\.filter\(|pc\.run_end"

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.graph.logical import check
 from penstock.ids import CheckpointId, SubtaskId
-from penstock.operators.contract import MAX_WATERMARK
+from penstock.model.event_time import MAX_WATERMARK
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.manifest_codec import encode_void
 from penstock.protocol.ownership import Void

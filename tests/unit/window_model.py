@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.model.event_time import MAX_WATERMARK, MIN_WATERMARK
 from penstock.model.windows import Windows
-from penstock.operators.contract import MAX_WATERMARK, MIN_WATERMARK
 
 FUNCTIONS = ("sum", "count", "min", "max", "mean", "first", "last")
 

@@ -54,11 +54,12 @@ from penstock.graph.logical import MAX_PARALLELISM_DEFAULT, Graph, Node, Operato
 from penstock.graph.names import Keeps, Traits, calling_line, derived_names, label_of
 from penstock.ids import DEAD_LETTERS, LATE, OperatorName
 from penstock.model.aggregates import columns_of, kept_for, outputs_of
+from penstock.model.event_time import Unit
 from penstock.model.units import Duration, duration_ms
 from penstock.model.windows import Late
 from penstock.operators import stateless as operators
 from penstock.operators.async_map import MapAsyncOperator, Where
-from penstock.operators.event_time import EventTimeOperator, Unit
+from penstock.operators.event_time import EventTimeOperator
 from penstock.operators.formats import As, check_form
 from penstock.operators.pickling import check_travels
 from penstock.operators.timers import TimeMode

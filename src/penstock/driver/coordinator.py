@@ -28,6 +28,7 @@ from penstock.mailbox.frames import (
     ReadyFrame,
     TriggerFrame,
 )
+from penstock.mailbox.journal import Journal
 from penstock.mailbox.ports import Background, Clock, Transport
 from penstock.mailbox.timers import Timers
 from penstock.protocol.commit import CommitPermit
@@ -83,7 +84,6 @@ from penstock.protocol.under_way import Hindrance, attempts_under_way, hindrance
 from penstock.storage import paths
 from penstock.storage.directory import Directory, create_or_read, read_if_there
 from penstock.storage.port import Store
-from penstock.worker.services import Journal
 
 _log = logging.getLogger("penstock")
 

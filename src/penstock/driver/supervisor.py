@@ -46,6 +46,7 @@ from penstock.graph.physical import PhysicalPlan
 from penstock.ids import COORDINATOR, NO_CHECKPOINT, CheckpointId, Generation, OperatorName, WorkerId
 from penstock.mailbox.failures import error_of, given_up
 from penstock.mailbox.frames import BusyFrame, FailedFrame, Frame, HeartbeatFrame, HelloFrame, StopFrame
+from penstock.mailbox.journal import Journal
 from penstock.mailbox.ports import AttemptBackground, Background, Clock, Transport
 from penstock.mailbox.timers import Timers
 from penstock.protocol.coordinator.events import FailJob, Finish, RequestDeclined, RequestResult, StopFenced
@@ -57,7 +58,6 @@ from penstock.protocol.ownership import Reservation
 from penstock.protocol.restart import GiveUp, RestartAfter, RestartPolicy, counted, decide_restart
 from penstock.storage.port import Store
 from penstock.user_code import same_failure
-from penstock.worker.services import Journal
 
 _log = logging.getLogger("penstock")
 
@@ -70,7 +70,7 @@ class Gang(Protocol):
     ) -> None:
         """Start all workers. Returns at once; what goes wrong is reported to `Supervisor.on_gang_failed`.
 
-        `reservation` is the file by which a worker knows the directory of this driver (`runtime.shared`).
+        `reservation` is the file by which a worker knows the directory of this driver (`worker.shared`).
         """
         ...
 

@@ -13,7 +13,7 @@ from penstock.exchange.items import BarrierItem, BatchItem, Captured, EndItem, I
 from penstock.exchange.recovered_channel import Backlog
 from penstock.graph.physical import Channel
 from penstock.ids import CheckpointId
-from penstock.operators.contract import MIN_WATERMARK
+from penstock.model.event_time import MIN_WATERMARK
 from penstock.protocol.credit import ReceiverCredit
 
 

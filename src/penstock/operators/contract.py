@@ -20,12 +20,6 @@ T = TypeVar("T")
 Emit: TypeAlias = Callable[[pa.RecordBatch], None]
 """Passes a batch on to the next operator."""
 
-MIN_WATERMARK = -(2**63)
-MAX_WATERMARK = 2**63 - 1
-"""The watermark at the end of all input: every window closes."""
-IDLE_WATERMARK = MIN_WATERMARK + 1
-"""No time: a subtask says with it that its input is idle, and that nobody should wait for its watermark."""
-
 
 class BatchState(Protocol):
     """State that is a list of batches."""

@@ -9,23 +9,29 @@ its own split is never late, and one that comes later may be.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import DataError
-from penstock.operators.contract import IDLE_WATERMARK, MAX_WATERMARK, Emit
+from penstock.model.event_time import (
+    IDLE_WATERMARK,
+    MAX_WATERMARK,
+    TICKS_PER_S,
+    Ticks,
+    Unit,
+    event_time_type,
+    event_times,
+    ticks_of,
+)
+from penstock.operators.contract import Emit
 from penstock.operators.stateless import NamedOperator
 
 _log = logging.getLogger("penstock")
 
-Unit: TypeAlias = Literal["s", "ms", "us", "ns"]
 
-_TICKS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _PLAUSIBLE_S = 946_684_800, 4_102_444_800
 """From 2000 to 2100: numbers that are times of our days in a unit are hardly others in milliseconds."""
 _DAY_MS = 86_400_000
@@ -33,62 +39,6 @@ _PAUSE_MS = 60_000
 _INT64_MAX = 2**63 - 1
 _FORMER_STATE = "clock"
 """Checkpoints of version 0.1.0 hold the clock of a subtask here. Clocks of splits are with the splits now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ticks:
-    """The unit of a column of event times. All arithmetic is on Python's integers, which do not overflow."""
-
-    per_s: int
-
-    def to_ms(self, ticks: int) -> int:
-        """The last millisecond that is not later."""
-        return ticks * 1000 // self.per_s
-
-    def of_ms(self, ms: int) -> int:
-        """The last tick that is not later."""
-        return ms * self.per_s // 1000
-
-    def exactly(self, ms: int) -> int | None:
-        """So many milliseconds in ticks, or None if they are no whole number of them."""
-        ticks, rest = divmod(ms * self.per_s, 1000)
-        return None if rest else ticks
-
-
-def ticks_of(kind: pa.DataType) -> Ticks | None:
-    """The unit of event times of this type: milliseconds if they are just numbers; None if they are no times."""
-    if pa.types.is_int64(kind):
-        return Ticks(1000)
-    return Ticks(_TICKS_PER_S[kind.unit]) if pa.types.is_timestamp(kind) else None
-
-
-def event_time_type(schema: pa.Schema, column: str) -> pa.DataType:
-    """The type of the column with the event time. Raises `DataError` if it is not there, or has no times."""
-    position = schema.get_field_index(column)
-    if position < 0:
-        raise DataError(
-            f"the column '{column}' of the event time is not, or not just once, among the columns: "
-            f"{', '.join(schema.names)}; keep it, or name the one that has the event time here"
-        )
-    kind = schema.field(position).type
-    if ticks_of(kind) is None:
-        raise DataError(
-            f"the event time '{column}' is of type {kind}: cast it to a timestamp, or to int64 (milliseconds)"
-        )
-    return kind
-
-
-def event_times(batch: pa.RecordBatch, column: str) -> npt.NDArray[np.int64]:
-    """The event times of all rows, in their own unit. Raises `DataError`, also for nulls."""
-    event_time_type(batch.schema, column)
-    array = batch.column(column)
-    if array.null_count:
-        raise DataError(
-            f"the event time '{column}' is null in {array.null_count} of {batch.num_rows} rows: filter them out "
-            f"before, or give them a time with with_column"
-        )
-    times: npt.NDArray[np.int64] = array.view(pa.int64()).to_numpy()
-    return times
 
 
 class EventTimeOperator(NamedOperator):
@@ -146,7 +96,7 @@ class EventTimeOperator(NamedOperator):
         if not pa.types.is_int64(kind):
             return
         for unit in ("s", "us", "ns"):
-            first, last = (second * _TICKS_PER_S[unit] for second in _PLAUSIBLE_S)
+            first, last = (second * TICKS_PER_S[unit] for second in _PLAUSIBLE_S)
             if first <= int(times.min()) and int(times.max()) < last:
                 _log.warning(
                     "operator '%s': the numbers in the event time '%s', such as %d, are taken for milliseconds, and "

@@ -18,7 +18,8 @@ from penstock.columnar.gather import take_rows
 from penstock.columnar.grouping import group, key_columns
 from penstock.columnar.schema_guard import SchemaGuard, SchemaLike, as_schema
 from penstock.errors import DataError, PipelineError
-from penstock.operators.contract import MIN_WATERMARK, BatchState, Emit, OperatorContext
+from penstock.model.event_time import MIN_WATERMARK
+from penstock.operators.contract import BatchState, Emit, OperatorContext
 from penstock.operators.formats import ArrowForm, As, Form, form_of
 from penstock.operators.functions import KeyedFunction, TwoInputFunction
 from penstock.operators.spark_processor import ProcessorFunction

@@ -24,7 +24,8 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 
 from penstock.errors import DataError, IncompatibleCheckpoint
-from penstock.operators.contract import MAX_WATERMARK, MIN_WATERMARK, OperatorContext
+from penstock.model.event_time import MAX_WATERMARK, MIN_WATERMARK
+from penstock.operators.contract import OperatorContext
 
 TimeMode: TypeAlias = Literal["event", "processing", "none"]
 

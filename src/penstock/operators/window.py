@@ -15,8 +15,9 @@ from penstock.columnar.grouping import key_columns
 from penstock.errors import DataError
 from penstock.ids import LATE
 from penstock.model.aggregates import Aggregate
+from penstock.model.event_time import MAX_WATERMARK
 from penstock.model.windows import Late, Windows
-from penstock.operators.contract import MAX_WATERMARK, Emit
+from penstock.operators.contract import Emit
 from penstock.operators.stateless import NamedOperator
 
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 from penstock.errors import PenstockError, UserCodeError
 from penstock.graph.physical import Chain, PhysicalPlan
 from penstock.ids import CheckpointId, OperatorName, SubtaskId
-from penstock.operators.contract import MAX_WATERMARK, Emit, Operator
+from penstock.model.event_time import MAX_WATERMARK
+from penstock.operators.contract import Emit, Operator
 from penstock.protocol.manifest import Committable, Manifest, StateKind
 from penstock.user_code import user_code_error
 from penstock.worker.context import Context, EventTime, Piece

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.errors import IncompatibleCheckpoint, PipelineError
 from penstock.ids import OperatorName
-from penstock.operators.contract import MIN_WATERMARK
+from penstock.model.event_time import MIN_WATERMARK
 from penstock.protocol.compatibility import check_states
 from penstock.protocol.manifest import Manifest, StateKind
 from penstock.state.keyed import KeyedState

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from penstock.operators.contract import IDLE_WATERMARK, MIN_WATERMARK
+from penstock.model.event_time import IDLE_WATERMARK, MIN_WATERMARK
 
 Part = TypeVar("Part", bound=Hashable)
 

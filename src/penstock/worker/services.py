@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from penstock.ids import Generation
 from penstock.mailbox.activity import Activity
+from penstock.mailbox.journal import Journal
 from penstock.mailbox.ports import Background, Clock, Transport
 from penstock.mailbox.timers import Timers
 from penstock.storage.port import Store
 from penstock.worker.scheduling.budget import Budget
 from penstock.worker.scheduling.slice_budget import Pace
 from penstock.worker.settings import WorkerSettings
-
-Journal: TypeAlias = Callable[[str, object, tuple[object, ...]], None]
-"""Told of every event and the actions it caused; what a violation prints as its story."""
 
 
 @dataclass(frozen=True, slots=True)

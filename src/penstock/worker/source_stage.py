@@ -19,7 +19,7 @@ from penstock.connectors.dead_letters import labelled
 from penstock.connectors.source import END_OF_SPLIT, Portion, Source, SplitReader
 from penstock.errors import DataError, IncompatibleCheckpoint
 from penstock.ids import DEAD_LETTERS, NO_CHECKPOINT, CheckpointId, OperatorName
-from penstock.operators.contract import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
+from penstock.model.event_time import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
 from penstock.protocol.manifest import SplitState
 from penstock.worker.event_clocks import EventClocks
 

@@ -26,7 +26,7 @@ from penstock.graph.physical import Channel, PhysicalPlan
 from penstock.ids import COORDINATOR, ChannelId, CheckpointId, SubtaskId
 from penstock.mailbox.frames import CreditFrame, EndedFrame
 from penstock.mailbox.recovery_stats import RecoveryFigures
-from penstock.operators.contract import MAX_WATERMARK
+from penstock.model.event_time import MAX_WATERMARK
 from penstock.protocol.barrier import Barrier
 from penstock.user_code import user_code_error
 from penstock.worker.chain import OperatorChain

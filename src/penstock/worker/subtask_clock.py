@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.exchange.input_channel import InputChannel
 from penstock.exchange.output_channel import OutputChannel
 from penstock.ids import ChannelId
-from penstock.operators.contract import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
+from penstock.model.event_time import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
 from penstock.worker.context import Context
 from penstock.worker.event_clocks import EventClocks
 from penstock.worker.services import Services

@@ -28,6 +28,7 @@ from penstock.mailbox.frames import (
     TriggerFrame,
     WatermarkFrame,
 )
+from penstock.mailbox.journal import Journal
 from penstock.mailbox.ports import Background, Clock, Transport
 from penstock.mailbox.recovery_stats import combined
 from penstock.mailbox.timers import Timers
@@ -36,7 +37,7 @@ from penstock.storage.port import Store
 from penstock.worker.recovery.restore import Restored, restore
 from penstock.worker.scheduling.budget import Budget
 from penstock.worker.scheduling.slice_budget import Pace
-from penstock.worker.services import Journal, Services
+from penstock.worker.services import Services
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.subtask import Subtask
 

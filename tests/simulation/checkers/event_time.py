@@ -7,7 +7,7 @@ from typing import TypeGuard
 from penstock.exchange.items import Captured, WatermarkItem
 from penstock.graph.physical import Channel
 from penstock.ids import SubtaskId
-from penstock.operators.contract import IDLE_WATERMARK, MAX_WATERMARK
+from penstock.model.event_time import IDLE_WATERMARK, MAX_WATERMARK
 from penstock.protocol.manifest import Manifest
 from tests.simulation.checkers.base import Checker
 from tests.simulation.checkers.contents import items_of_channels

@@ -10,8 +10,9 @@ import pytest
 
 from penstock import CollectSink, DataError, ListSource, Pipeline, PipelineError
 from penstock.ids import OperatorName
-from penstock.operators.contract import IDLE_WATERMARK, MAX_WATERMARK, Emit, Operator, OperatorContext
-from penstock.operators.event_time import EventTimeOperator, ticks_of
+from penstock.model.event_time import IDLE_WATERMARK, MAX_WATERMARK, ticks_of
+from penstock.operators.contract import Emit, Operator, OperatorContext
+from penstock.operators.event_time import EventTimeOperator
 from penstock.testing import run
 
 NOW_MS = 1_800_000_000_000

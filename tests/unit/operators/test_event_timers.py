@@ -25,7 +25,7 @@ from penstock import (
     TwoInputFunction,
     UserCodeError,
 )
-from penstock.operators.contract import MAX_WATERMARK, MIN_WATERMARK
+from penstock.model.event_time import MAX_WATERMARK, MIN_WATERMARK
 from penstock.operators.timers import timers_of
 from penstock.state.keyed import KeyedState
 from penstock.storage import MemoryStore

@@ -24,8 +24,9 @@ from penstock import (
     UserCodeError,
 )
 from penstock.api.stream import KeyedStream
+from penstock.model.event_time import MAX_WATERMARK
 from penstock.operators.async_map import MapAsyncOperator
-from penstock.operators.contract import MAX_WATERMARK, Emit, Operator
+from penstock.operators.contract import Emit, Operator
 from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.protocol.manifest import Manifest, StateKind
 from penstock.protocol.manifest_codec import decode_manifest_or_void

@@ -23,8 +23,8 @@ from penstock import (
     Source,
     Stream,
 )
+from penstock.model.event_time import MAX_WATERMARK
 from penstock.model.windows import Windows
-from penstock.operators.contract import MAX_WATERMARK
 from penstock.testing import Result, run
 from tests.unit.window_model import FUNCTIONS, Model
 

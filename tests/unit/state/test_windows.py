@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from penstock.columnar.hashing import key_groups
 from penstock.errors import DataError, PipelineError, RestoreError
+from penstock.model.event_time import MAX_WATERMARK, Ticks
 from penstock.model.windows import Windows
-from penstock.operators.contract import MAX_WATERMARK
-from penstock.operators.event_time import Ticks
 from penstock.protocol.key_groups import key_groups_of
 from penstock.state import Aggregate, KeyedPiece, KeyedState
 from penstock.state.index.key_index import KeyIndex

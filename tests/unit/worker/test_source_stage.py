@@ -9,7 +9,7 @@ import pytest
 
 from penstock.connectors.generator import GeneratorSource
 from penstock.ids import CheckpointId, OperatorName
-from penstock.operators.contract import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
+from penstock.model.event_time import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
 from penstock.protocol.manifest import SplitState
 from penstock.worker.event_clocks import EventClocks
 from penstock.worker.source_stage import SourceStage, owned_splits

@@ -26,7 +26,7 @@ from penstock.mailbox.frames import (
     TriggerFrame,
     WatermarkFrame,
 )
-from penstock.operators.contract import MAX_WATERMARK
+from penstock.model.event_time import MAX_WATERMARK
 from penstock.protocol.barrier import BarrierFlag
 from penstock.protocol.manifest import Partitioning, StateKind
 from penstock.worker.settings import MIB

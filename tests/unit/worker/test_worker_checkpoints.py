@@ -28,7 +28,8 @@ from penstock.mailbox.frames import (
     WatermarkFrame,
 )
 from penstock.mailbox.recovery_stats import RecoveryFigures
-from penstock.operators.contract import MIN_WATERMARK, Emit, OperatorContext
+from penstock.model.event_time import MIN_WATERMARK
+from penstock.operators.contract import Emit, OperatorContext
 from penstock.protocol.barrier import BarrierFlag
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Committable, Cut, Manifest, Partitioning, Side, SubtaskReport

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from penstock.columnar.fixed_width import fixed_width_values
 from penstock.errors import RestoreError
+from penstock.model.event_time import MIN_WATERMARK
 from penstock.model.windows import Windows
-from penstock.operators.contract import MIN_WATERMARK
 from penstock.state.pieces import KEY, KEY_GROUP, VALUE, KeyedPiece, struct_of
 
 _FIELDS = ("watermark_ms", "size_ms", "every_ms", "offset_ms")

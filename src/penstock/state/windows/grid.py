@@ -16,8 +16,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from penstock.model.event_time import Ticks
 from penstock.model.windows import Windows
-from penstock.operators.event_time import Ticks
 
 
 @dataclass(frozen=True, slots=True)

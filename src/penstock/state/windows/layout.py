@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from penstock.errors import DataError, RestoreError
 from penstock.model.aggregates import Aggregate
+from penstock.model.event_time import Ticks, event_time_type, ticks_of
 from penstock.model.windows import Windows
-from penstock.operators.event_time import Ticks, event_time_type, ticks_of
 from penstock.state.aggregates.accumulators import Accumulator, accumulators_for, stored_accumulators
 from penstock.state.columns import column_type
 from penstock.state.pieces import VALUE

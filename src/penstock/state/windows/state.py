@@ -26,9 +26,8 @@ from penstock.columnar.gather import take, take_rows
 from penstock.columnar.hashing import key_groups
 from penstock.errors import DataError, RestoreError
 from penstock.model.aggregates import Aggregate, kept_for
+from penstock.model.event_time import MAX_WATERMARK, event_times
 from penstock.model.windows import WINDOW_END, WINDOW_START
-from penstock.operators.contract import MAX_WATERMARK
-from penstock.operators.event_time import event_times
 from penstock.state.aggregates.columns import Columns, ColumnsSnapshot, plain_key, stored_values
 from penstock.state.columns import array_of_values
 from penstock.state.index.key_index import KeyIndex

@@ -19,7 +19,7 @@ from penstock.errors import PenstockError, RestoreError
 from penstock.exchange.codec import decode_batches
 from penstock.graph.physical import PhysicalPlan
 from penstock.ids import ChannelId, OperatorName, SubtaskId
-from penstock.operators.contract import MAX_WATERMARK, MIN_WATERMARK
+from penstock.model.event_time import MAX_WATERMARK, MIN_WATERMARK
 from penstock.protocol.manifest import ChannelSegment, EdgeShape, Manifest, SplitState, StateKind
 from penstock.protocol.redistribution import channels_of, splits_of, states_of, watermark_of
 from penstock.storage.blob import read_segment
