@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import OWN, Mutant
 
-_TESTS = tuple(f"tests/unit/connectors/test_{name}.py" for name in ("files", "bad_input", "file_options"))
+_TESTS = tuple(f"tests/unit/connectors/files/test_{name}.py" for name in ("source", "bad_input", "file_options"))
 _STAGE = "worker/source_stage.py"
 _SIDE_TESTS = ("tests/unit/worker/test_side_outputs.py",)
 _STAGE_TESTS = ("tests/unit/worker/test_source_stage.py", "tests/unit/connectors/files/test_source.py")
@@ -34,21 +34,21 @@ MUTANTS = (
         "if group > group_first or stretch >= stretch_first:",
         "if stretch >= stretch_first:",
         "I1: rows of later row groups are lost after a restore.",
-        "parquet",
+        "formats/parquet",
     ),
     _mutant(
         "A row group that was begun is read from its beginning",
         "if group > group_first or stretch >= stretch_first:",
         "if group >= group_first:",
         "I1: rows in front of the cut are read again after a restore.",
-        "parquet",
+        "formats/parquet",
     ),
     _mutant(
         "A position of a text file is that of the block and not of the line behind it",
         "                place += len(block)\n",
         "                place += max(len(block), BLOCK_BYTES)\n",
         "I1: where a block ends with a part of a line, records are lost.",
-        "lines",
+        "formats/lines",
     ),
     _mutant(
         "A file that was read to its end is opened again",
@@ -116,7 +116,7 @@ MUTANTS = (
         'unexpected = "ignore" if self.source.schema is not None else "error"',
         'unexpected = "ignore"',
         "Values are lost in silence.",
-        "json_lines",
+        "formats/json_lines",
     ),
     _mutant(
         "Columns are taken by their places and not by their names",
@@ -129,14 +129,14 @@ MUTANTS = (
         '        return b"".join(parts)\n\n    def _pieces_of',
         '        return b"".join(parts) if parts and parts[-1].endswith(b"\\n") else b""\n\n    def _pieces_of',
         "The last record is lost where the writer did not end its line.",
-        "lines",
+        "formats/lines",
     ),
     _mutant(
         "The header of a CSV file is a record",
         "self._names, start = fields, line.place + len(line.data)",
         "self._names = fields",
         "A record too many, or an error for columns of numbers.",
-        "delimited",
+        "formats/delimited",
     ),
     # --- bad input ---
     _mutant(
@@ -144,7 +144,7 @@ MUTANTS = (
         "good = self.batch.slice(first - bad_first, (end - bad_end) - (first - bad_first))",
         "good = self.batch.slice(first, end - first)",
         "I1: good records behind a bad one are lost, or come twice.",
-        "pieces",
+        "formats/pieces",
     ),
     _mutant(
         "A piece that a position names is cut shorter, and the rest of the position is forgotten",
@@ -169,42 +169,42 @@ MUTANTS = (
         "        if batch.num_rows != count:\n            raise ValueError",
         "        if batch.num_rows < (count or 0):\n            raise ValueError",
         "I1: the verdict on a line depends on its neighbours, and positions count records that are no lines.",
-        "lines",
+        "formats/lines",
     ),
     _mutant(
         "A quote that is not closed ends with the block",
         "if self.count(self.text(data)) is not None and table.num_rows + len(bad) == len(lines) + 1:",
         "if self.count(self.text(data)) is not None:",
         "I1: rows are taken for lines, and the wrong ones are bad.",
-        "delimited",
+        "formats/delimited",
     ),
     _mutant(
         "The lines of a piece are counted from its beginning",
         "lines_before += breaks_in(block)",
         "lines_before = breaks_in(block)",
         "A dead letter names the wrong line.",
-        "lines",
+        "formats/lines",
     ),
     _mutant(
         "The first part of a block that is searched is named after its first record",
         '            yield from self._halved(lines, Line(b"", place, lines_before))',
         "            yield from self._halved(lines, lines[0])",
         "I1: a position in front of blank lines is not found again, and records are read twice.",
-        "lines",
+        "formats/lines",
     ),
     _mutant(
         "The end of a compressed file is not missed",
         "    if current is not None:\n        raise EOFError",
         "    if current is None:\n        raise EOFError",
         "A truncated file is read as if it were whole.",
-        "streams",
+        "formats/streams",
     ),
     _mutant(
         "What was decoded in front of the damage is thrown away",
         "        if not data and self._damage is not None:",
         "        if self._damage is not None:",
         "Good records in front of the damage are lost.",
-        "streams",
+        "formats/streams",
     ),
     # --- side outputs ---
     Mutant(

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
+from penstock.columnar.schema_ddl import SchemaLike, as_schema
 from penstock.connectors.files.filesystem import Stamp, address_of
 from penstock.connectors.files.formats.delimited import CsvReader
 from penstock.connectors.files.formats.json_lines import JsonReader
@@ -54,7 +55,7 @@ class FileSource(Source):
         FileSource("/data/bookings", format="csv", sep=";", encoding="latin1", on_error="dead_letter")
 
     Without `watch` it reads the files that are there when the pipeline is started. With it, the source never ends and
-    takes up files as they appear. Without a `schema`, Parquet files have their
+    takes up files as they appear. Without a `schema` (of Arrow, or a DDL string), Parquet files have their
     own, and that of text files is taken from the first megabyte of each: declare it if they may differ.
 
     Options of a format have the names that Spark's reader gives them, as arguments or in `options`: see docs/FILES.md.
@@ -84,7 +85,7 @@ class FileSource(Source):
         path: str | os.PathLike[str],
         *,
         format: Format = "parquet",
-        schema: pa.Schema | None = None,
+        schema: SchemaLike | None = None,
         watch: bool = False,
         stable_for: float = 1.0,
         on_change: Literal["fail", "ignore"] = "fail",
@@ -106,7 +107,7 @@ class FileSource(Source):
         self.format_options = format_options(self.format, given, has_schema=schema is not None)
         self.path = absolute(path)
         self.moved_from = None if moved_from is None else absolute(moved_from)
-        self.schema = schema
+        self.schema = None if schema is None else as_schema(schema)
         self.splits_may_appear = self.is_endless = watch
         self.stable_for = stable_for
         self.on_change = on_change

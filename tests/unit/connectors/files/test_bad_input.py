@@ -144,6 +144,28 @@ def test_a_position_of_an_older_version_does_not_know_its_line_and_the_line_is_s
     assert portion.side["dead_letters"]["line"].to_pylist() == [11]
 
 
+def test_a_position_in_a_good_block_holds_when_the_block_has_bad_lines_under_another_schema(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n\n\n\n" + "".join(f"{n}\n" for n in range(600)) + "x\n")
+    reader = FileSource(tmp_path, format="csv", schema=pa.schema([("n", pa.string())])).open("a.csv", None)
+    for rows in (1, 1, 348):
+        reader.read(rows)
+    offset = reader.offset()
+    reader.close()
+    again = FileSource(tmp_path, format="csv", schema=N, on_error="dead_letter").open("a.csv", offset)
+    found: list[int] = []
+    while (portion := again.read(1000)) is not END_OF_SPLIT:
+        batch = portion.records if isinstance(portion, Portion) else portion
+        found += [] if batch is None else batch.column("n").to_pylist()
+    assert found == list(range(350, 600))
+
+
+def test_a_record_over_several_lines_does_not_shift_the_numbers_of_bad_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('n,t\n1,"a\n2,b"\n3,c,d\n4,e\n')
+    found, letters = read(FileSource(tmp_path, format="csv", schema=NT, on_error="dead_letter"), "a.csv")
+    assert [row["line"] for row in letters] == [2, 4]
+    assert found == [{"n": 2, "t": 'b"'}, {"n": 4, "t": "e"}]
+
+
 # --- whole files ---
 
 
@@ -249,10 +271,15 @@ def test_a_store_that_fails_is_no_reason_to_skip_a_file(tmp_path: Path, monkeypa
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n')
     source = FileSource(tmp_path, format="jsonl", schema=N, on_error="skip")
 
-    def failing(split: str) -> Any:
-        raise OSError(5, "Input/output error")
+    real, calls = source.file, []
 
-    monkeypatch.setattr(source, "file", failing)
+    def failing_once(split: str) -> Any:
+        calls.append(split)
+        if len(calls) == 1:
+            raise OSError(5, "Input/output error")
+        return real(split)
+
+    monkeypatch.setattr(source, "file", failing_once)
     with pytest.raises(StorageError, match=r"'a.jsonl' of .* cannot be read: .*Input/output error"):
         source.open("a.jsonl", None).read(1)
 

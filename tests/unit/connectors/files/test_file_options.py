@@ -338,3 +338,9 @@ def test_a_good_block_is_one_call_of_arrow(tmp_path: Path, monkeypatch: pytest.M
         found += 0 if portion is None else portion.num_rows
     assert (found, skipped) == (9_999, 1)
     assert calls <= 1 + 40 + 2 * 9
+
+
+def test_a_schema_may_be_text_as_everywhere(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n\n1\n")
+    source = FileSource(tmp_path, format="csv", schema="n bigint")
+    assert source.schema == pa.schema([("n", pa.int64())])
