@@ -25,7 +25,7 @@ from penstock.operators.contract import Emit, Operator, OperatorContext
 from penstock.operators.formats import As, Form, RowsForm, form_of
 from penstock.user_code import called_with, user_code_error
 
-_EMITTED_ROWS = 1 << 16
+_EMITTED_ROWS = 1 << 12
 """Rows of one batch at the end of an input."""
 _CONVERTED_ROWS = 1 << 12
 """Rows that become Python objects in one call."""
@@ -221,9 +221,9 @@ class Pending:
 
     def pop(self) -> Iterator[pa.RecordBatch]:
         """The keys, in batches; then none is pending."""
-        popped = self._state.pop(lambda keys: np.ones(keys.num_rows, dtype=np.bool_))
-        if popped is not None:
-            keys = popped.select(self._key)
+        taken = self._state.take_all()
+        if taken is not None:
+            keys = taken.select(self._key)
             for start in range(0, keys.num_rows, _EMITTED_ROWS):
                 yield keys.slice(start, _EMITTED_ROWS)
 
@@ -250,10 +250,11 @@ class AggregateOperator(NamedOperator):
         except DataError as error:
             raise DataError(f"operator '{self.context.operator}': {error}") from error
 
-    def on_end(self, emit: Emit) -> None:
+    def on_end(self, emit: Emit) -> Iterator[None]:
         if self._pending is not None:
             for keys in self._pending.pop():
                 emit(self._state.of_keys(keys))
+                yield
 
 
 class ReduceOperator(NamedOperator):
@@ -318,12 +319,13 @@ class ReduceOperator(NamedOperator):
         else:
             self._pending.add(batch)
 
-    def on_end(self, emit: Emit) -> None:
+    def on_end(self, emit: Emit) -> Iterator[None]:
         if self._pending is not None:
             for keys in self._pending.pop():
                 rows = self._form.batch([self._rows[self._key_of(row)][1] for row in keys.to_pylist()])
                 assert rows is not None
                 emit(rows)
+                yield
 
     def _result_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.sequence is None:

@@ -393,10 +393,10 @@ class Both(TwoInputFunction):
 def test_a_function_of_two_inputs_has_event_time_timers_too() -> None:
     pipeline, sink = Pipeline("p"), CollectSink()
     sides = [
-        pipeline.source(ListSource([{"user": "a", "at": at} for at in times], batch_rows=1))
+        pipeline.source(ListSource([{"user": "a", "at": at} for at in times], batch_rows=1), name=name)
         .with_event_time("at", max_delay=0)
         .key_by("user")
-        for times in ((0, 20, 40), (10, 30))
+        for name, times in (("left", (0, 20, 40)), ("right", (10, 30)))
     ]
     sides[0].connect(sides[1]).process(Both()).sink(sink)
     run(pipeline)

@@ -87,7 +87,7 @@ def test_a_state_that_is_asked_for_with_the_records_is_refused_at_once() -> None
         with pytest.raises(DataError, match=r"state 'late' while it works on records: ask for .* in open\(\), or init"):
             output_of(function, [{"id": "a"}], as_=form)
     pipeline = Pipeline("p")
-    sides = [pipeline.source(ListSource([{"id": "a"}])) for _ in range(2)]
+    sides = [pipeline.source(ListSource([{"id": "a"}]), name=name) for name in ("left", "right")]
     sides[0].connect(sides[1].broadcast()).process(LateBroadcastState()).sink(CollectSink())
     with pytest.raises(DataError, match="state 'late' while it works"):
         run(pipeline, restarts=0)

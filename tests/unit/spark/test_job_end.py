@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ class Hanging(MemoryStore):
 
 def job_on(store: Store) -> Job:
     made = plan(read(Numbers({})), 1, workers=1)
-    spark: Any = None
+    spark: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda key: "UTC"))
     return Job(spark, "p", made, Settings(), {}, store, StoreAddress("unused", {}), None)
 
 

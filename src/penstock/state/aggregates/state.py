@@ -105,6 +105,14 @@ class AggregateState:
         arrays, slots = columns.slots_of(keys)
         return self._result(columns, slots, arrays)
 
+    def take_all(self) -> pa.RecordBatch | None:
+        """The aggregates of all keys, which are forgotten; None as in `current`. Snapshots keep what they have."""
+        taken = self.current()
+        if taken is not None and taken.num_rows:
+            self._bound = None
+            self.version += 1
+        return taken
+
     def snapshot(self) -> AggregateSnapshot:
         """References only: the time does not depend on the number of keys."""
         columns = None if self._bound is None else self._bound.snapshot()
