@@ -1,7 +1,7 @@
 """Dependencies between the layers point down only.
 
-    cli | dashboard -> testing -> spark -> driver | worker -> exchange -> mailbox -> metrics -> api -> graph -> operators
-    -> state -> connectors | storage -> protocol -> model | columnar -> user_code -> errors -> ids
+    cli | dashboard -> testing -> spark -> driver | worker -> exchange -> mailbox -> metrics -> api -> graph
+    -> operators -> state -> connectors | storage -> protocol -> model | columnar -> user_code -> errors -> ids
 
 A layer may import itself and every layer below it. The parts of one layer do not import each other. `testing` may
 import everything below `cli`. The package's own `__init__` only passes public names on: it may import whatever is
