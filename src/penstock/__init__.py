@@ -21,7 +21,8 @@ import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from penstock.api.connected import ConnectedStreams
-from penstock.api.stream import KeyedStream, Pipeline, Stream, register_start
+from penstock.api.keyed_stream import KeyedStream
+from penstock.api.stream import Stream
 from penstock.api.windowed_stream import WindowedStream
 from penstock.connectors.callable import CallableSink
 from penstock.connectors.collect import CollectSink
@@ -60,6 +61,7 @@ from penstock.operators.spark_processor import (
     StatefulProcessorHandle,
     TimerValues,
 )
+from penstock.pipeline import Pipeline
 
 __all__ = [
     # describing a pipeline
@@ -146,11 +148,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_LATE})
-
-
-def _start(*arguments: Any, **options: Any) -> Job:
-    started: Job = importlib.import_module("penstock.spark.launch").start(*arguments, **options)
-    return started
-
-
-register_start(_start)

@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from penstock.api.stream import Pipeline
 from penstock.connectors.sink import Committer
 from penstock.driver.phases import Phase
 from penstock.driver.supervisor import Supervisor, SupervisorSettings
@@ -39,6 +38,7 @@ from penstock.graph.physical import PhysicalPlan, plan
 from penstock.ids import COORDINATOR, CheckpointId, Generation, OperatorName, WorkerId
 from penstock.mailbox.frames import FailedFrame, Frame
 from penstock.mailbox.threads import outcome_of
+from penstock.pipeline import Pipeline
 from penstock.protocol.coordinator.events import RequestResult
 from penstock.protocol.coordinator.state import Policy, RequestKind
 from penstock.protocol.manifest import Manifest

@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from penstock.api.stream import Pipeline, Stream
+from penstock.api.stream import Stream
 from penstock.graph.edges import resolved
 from penstock.graph.logical import Graph, OperatorFactory
 from penstock.operators.async_map import MapAsyncOperator
+from penstock.pipeline import Pipeline
 from tests.simulation.async_calls import simulated
 from tests.simulation.functions import Alarms, Echoes, Slowly, Stamp, WindowNumbers, echo_times, windows_of
 from tests.simulation.operators import KEYS, Check, Count, KeyBy, Ordered, kept, modulo

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from penstock.api.stream import Pipeline
 from penstock.connectors.collect import CollectSink
 from penstock.connectors.generator import GeneratorSource
+from penstock.pipeline import Pipeline
 from penstock.spark.job import Job
 
 

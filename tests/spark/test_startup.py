@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.api.stream import Pipeline
 from penstock.connectors.collect import CollectSink
 from penstock.connectors.generator import GeneratorSource
 from penstock.driver.phases import Phase
 from penstock.errors import NoFreeSlots
+from penstock.pipeline import Pipeline
 from penstock.spark.job import Job
 from tests.spark.kit import completed, until
 

@@ -19,146 +19,43 @@ and changes with its key, its aggregates or its sources. A name of your own stay
 from __future__ import annotations
 
 import functools
-import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.arguments import (
-    AtEnd,
-    EmitWhen,
-    aggregates_of,
-    outputs_besides,
     require_choice,
     require_columns,
     require_count,
     require_instance,
-    require_name,
-    require_sequence,
     schema_or_none,
-    windows_of,
 )
+from penstock.api.builder import Builder, definition_of
 from penstock.api.connected import ConnectedStreams
-from penstock.api.process_call import ProcessCall, time_mode_of
-from penstock.api.windowed_stream import WindowedStream
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.connectors.sink import Sink
-from penstock.connectors.source import Source
 from penstock.errors import PipelineError
-from penstock.graph.edges import End, Wish, resolved, side_ends
-from penstock.graph.logical import MAX_PARALLELISM_DEFAULT, Graph, Node, OperatorFactory, check, renamed
-from penstock.graph.names import Keeps, Traits, calling_line, derived_names, label_of
-from penstock.ids import DEAD_LETTERS, LATE, OperatorName
-from penstock.model.aggregates import columns_of, kept_for, outputs_of
+from penstock.graph.edges import End, side_ends
+from penstock.graph.logical import OperatorFactory
+from penstock.graph.names import Keeps, label_of
+from penstock.ids import DEAD_LETTERS, LATE
 from penstock.model.event_time import Unit
 from penstock.model.units import Duration, duration_ms
-from penstock.model.windows import Late
 from penstock.operators import stateless as operators
 from penstock.operators.async_map import MapAsyncOperator, Where
 from penstock.operators.event_time import EventTimeOperator
 from penstock.operators.formats import As, check_form
-from penstock.operators.pickling import check_travels
-from penstock.operators.timers import TimeMode
-from penstock.protocol.compatibility import AGGREGATES, EVENT_TIME_COLUMN
+from penstock.protocol.compatibility import EVENT_TIME_COLUMN
 from penstock.protocol.manifest import Partitioning
 
 if TYPE_CHECKING:
-    # The only names of a layer above: a type checker must see what `start` takes and returns.
-    from pyspark.sql import SparkSession
+    from penstock.api.keyed_stream import KeyedStream
 
-    from penstock.spark.job import Job
-    from penstock.spark.settings import StartOptions
-
-_start_hook: Callable[..., Job] | None = None
-
-
-def register_start(hook: Callable[..., Job]) -> None:
-    """Say what `Pipeline.start` calls: how to start is not known in this layer."""
-    global _start_hook  # noqa: PLW0603
-    _start_hook = hook
-
-
-def _definition(identity: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple((str(name), str(value)) for name, value in identity.items())
-
-
-class Pipeline:
-    """A pipeline: begin with `source`. `max_parallelism` is the number of key groups, which never changes again."""
-
-    def __init__(self, name: str, max_parallelism: int = MAX_PARALLELISM_DEFAULT) -> None:
-        require_name("a pipeline", name)
-        self.name = name
-        self.max_parallelism = max_parallelism
-        self._nodes: list[Node] = []
-        self._traits: dict[OperatorName, Traits] = {}
-        self._wishes: list[Wish] = []
-        self._counts: Counter[str] = Counter()
-
-    def __repr__(self) -> str:
-        names = ", ".join(node.name for node in self._nodes)
-        return f"<Pipeline '{self.name}': {names or 'empty'}>"
-
-    def source(self, source: Source, *, name: str | None = None, parallelism: int | None = None) -> Stream:
-        """A stream of what a source reads."""
-        require_instance("source()", source, Source, "FileSource(…)")
-        parts: dict[str, Any] = {"definition": _definition(source.identity()), "side_outputs": source.side_outputs}
-        chosen = self._add("source", name, parallelism, source=source, **parts)
-        return Stream(self, (End(chosen),))
-
-    def graph(self) -> Graph:
-        """The whole, checked: shape, names, parallelism, and whether every function can travel to the workers."""
-        graph = Graph(self.name, tuple(self._nodes), tuple(resolved(self._nodes, self._wishes)), self.max_parallelism)
-        check(graph)
-        graph = renamed(graph, derived_names(graph, self._traits))
-        for node in graph.nodes:
-            check_travels(node.name, node.source or node.operator or node.sink)
-        return graph
-
-    def start(self, spark: SparkSession, checkpoints: str | os.PathLike[str], **options: Unpack[StartOptions]) -> Job:
-        """Start on Spark, or resume from what the directory or URL `checkpoints` holds.
-
-            job = pipeline.start(spark, "/data/checkpoints/totals", parallelism=4, checkpoint_interval=1.0)
-
-        `parallelism` is for operators that name none (default: the slots of the session, at most `workers`), `workers`
-        the number of Spark tasks (default: the largest parallelism), `restore` the checkpoint to start from: an id in
-        `checkpoints`, or the path of a savepoint. `storage_options` are for URLs. The others are described at
-        `penstock.spark.settings.Settings`, with their defaults.
-        """
-        if _start_hook is None:
-            raise PipelineError("a pipeline is started with the whole of penstock: import penstock, not parts of it")
-        return _start_hook(self.graph(), spark, checkpoints, **options)
-
-    # --- building ---
-
-    def _add(
-        self,
-        kind: str,
-        name: str | None,
-        parallelism: int | None,
-        keeps: Keeps = Keeps.NOTHING,
-        label: str = "",
-        **parts: Any,
-    ) -> OperatorName:
-        """Add a node. One without a name has a number until `graph` derives its name from all that it stands on."""
-        self._counts[kind] += 1
-        number = self._counts[kind]
-        chosen = OperatorName(f"{kind} #{number}" if name is None else name)
-        require_name(f"a {kind}", chosen)
-        if any(node.name == chosen for node in self._nodes):
-            raise PipelineError(f"there is an operator '{chosen}' already: give each a name of its own with name=…")
-        if parallelism is not None:
-            require_count(f"the parallelism of '{chosen}'", parallelism)
-        former = OperatorName(f"{kind}_{number}") if name is None else None
-        self._nodes.append(Node(chosen, parallelism=parallelism, kind=kind, former_name=former, **parts))
-        self._traits[chosen] = Traits(former, keeps, label, calling_line())
-        return chosen
-
-    def _connect(self, ends: Iterable[End], downstream: OperatorName, number: int = 0) -> None:
-        self._wishes += [Wish(end, downstream, number) for end in ends]
+    # The only name of a layer above, for type checkers: a sink returns the pipeline that it completes.
+    from penstock.pipeline import Pipeline
 
 
 class Stream:
@@ -172,7 +69,7 @@ class Stream:
     record may matter, not how often it is called.
     """
 
-    def __init__(self, pipeline: Pipeline, ends: tuple[End, ...]) -> None:
+    def __init__(self, pipeline: Builder, ends: tuple[End, ...]) -> None:
         self.pipeline = pipeline
         self._ends = ends
 
@@ -328,6 +225,8 @@ class Stream:
 
         `nulls="group"`: null is a key like any other. `nulls="error"`: a null in a key is a `DataError`.
         """
+        from penstock.api.keyed_stream import KeyedStream
+
         require_columns("key_by", columns)
         require_choice("key_by: nulls", nulls, "group", "error")
         stream = self
@@ -394,10 +293,10 @@ class Stream:
             name,
             self._parallelism if parallelism is None else parallelism,
             sink=sink,
-            definition=_definition(sink.identity()),
+            definition=definition_of(sink.identity()),
         )
         self.pipeline._connect(self._ends, chosen)
-        return self.pipeline
+        return cast("Pipeline", self.pipeline)
 
     # --- building ---
 
@@ -449,158 +348,3 @@ class Stream:
 
     def _stream_of(self, end: End) -> Stream:
         return Stream(self.pipeline, (end,))
-
-
-class KeyedStream(Stream):
-    """A stream that is partitioned by key: what follows has the state of its keys at hand."""
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return self._ends[0].key
-
-    def process(
-        self,
-        function: Any,
-        *,
-        as_: As | None = None,
-        schema: SchemaLike | None = None,
-        time_mode: TimeMode | None = None,
-        initial_state: Any = None,
-        at_end: AtEnd = "fire",
-        name: str | None = None,
-        parallelism: int | None = None,
-    ) -> Stream:
-        """A `KeyedFunction`, or a `StatefulProcessor` (ours or PySpark's), called with one key at a time.
-
-        `as_` is `"arrow"` for a `KeyedFunction` and `"pandas"` for a processor, unless it says otherwise.
-
-        `time_mode` is the time of its timers: `"event"` (the watermark), `"processing"` (the clock of the worker) or
-        `"none"` (to set a timer is an error). Without it, event time if the stream has it (`with_event_time`). At the
-        end of a bounded input, timers that are still set are called early, or with `at_end="drop"` not at all.
-
-        `initial_state` is for a processor: a table of Arrow, or a DataFrame of pandas or Spark, with the columns of
-        the key. `handleInitialState` gets its rows before the first record, in a pipeline that starts without a
-        checkpoint of this operator. The table is read here, and travels to every worker.
-        """
-        mode = time_mode_of(time_mode, self._event_time is not None)
-        call = ProcessCall(function, self.key, as_, schema, at_end, mode, initial_state)
-        label = label_of(call.instance)
-        stream = self._node("process", call.made, name, parallelism, keeps=Keeps.KEYS, label=label, schema=call.schema)
-        check_form(call.form, stream._ends[0].operator)
-        return stream
-
-    def reduce(
-        self,
-        function: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]],
-        *,
-        sequence: str | None = None,
-        emit: EmitWhen = "updates",
-        name: str | None = None,
-        parallelism: int | None = None,
-    ) -> Stream:
-        """One row for each key, made by `function(row so far, next row)` from rows as dictionaries.
-
-        The result has the schema of the input. The current row of each key is emitted for every batch that had
-        records of it; `sequence` and `emit` are those of `aggregate`. This works row by row in Python: where
-        `aggregate` does, it is much faster.
-        """
-        require_choice("reduce: emit", emit, "updates", "final")
-        require_sequence("reduce", sequence)
-        made = functools.partial(operators.ReduceOperator, function, sequence, emit == "final")
-        traits: dict[str, Any] = {"keeps": Keeps.KEYS, "label": label_of(function), "needs_end": emit == "final"}
-        if sequence is not None:
-            traits["definition"] = (("sequence", sequence),)
-        return self._apply("reduce", function, "rows", made, name, parallelism, **traits)
-
-    def aggregate(
-        self,
-        *,
-        sequence: str | None = None,
-        emit: EmitWhen = "updates",
-        name: str | None = None,
-        parallelism: int | None = None,
-        **outputs: str | tuple[str, str],
-    ) -> Stream:
-        """Running aggregates by key, columnar: `aggregate(total=("sum", "amount"), orders="count")`.
-
-        Functions are sum, count, min, max, mean, first and last. The current values of each key are emitted for
-        every batch that had records of it: a stream of updates, of which the last one for a key counts. Nulls are
-        left out, as in SQL; a sum of integers that overflows is a `DataError`.
-
-        `sequence="version"` adds an int64 column that says which update of a key is newer, also in files: the number of
-        records that the row is made of. It grows with every update of a key, and after a failure a row comes with
-        the same number again.
-
-        `emit="final"` emits a key once, at the end of a bounded input. A later run on the same checkpoints that reads
-        more emits the keys that had records since then, with their new values.
-        """
-        require_choice("aggregate: emit", emit, "updates", "final")
-        require_sequence("aggregate", sequence)
-        if sequence is not None:
-            outputs = {**outputs_besides(sequence, outputs), sequence: "count"}
-        aggregates = aggregates_of(self.key, outputs)
-        made = functools.partial(operators.AggregateOperator, aggregates, emit == "final")
-        return self._node(
-            "aggregate",
-            made,
-            name,
-            parallelism,
-            keeps=Keeps.KEYS,
-            label=outputs_of(aggregates),
-            reads=columns_of(aggregates),
-            needs_end=emit == "final",
-            definition=((AGGREGATES, kept_for(aggregates)),),
-        )
-
-    def count(
-        self,
-        output: str = "count",
-        *,
-        sequence: str | None = None,
-        emit: EmitWhen = "updates",
-        name: str | None = None,
-        parallelism: int | None = None,
-    ) -> Stream:
-        """The number of records of each key so far: see `aggregate`."""
-        outputs: dict[str, Any] = {output: "count"}
-        return self.aggregate(sequence=sequence, emit=emit, name=name, parallelism=parallelism, **outputs)
-
-    def sum(
-        self,
-        column: str,
-        output: str | None = None,
-        *,
-        sequence: str | None = None,
-        emit: EmitWhen = "updates",
-        name: str | None = None,
-        parallelism: int | None = None,
-    ) -> Stream:
-        """The sum of a column for each key so far: see `aggregate`."""
-        outputs: dict[str, Any] = {output or column: ("sum", column)}
-        return self.aggregate(sequence=sequence, emit=emit, name=name, parallelism=parallelism, **outputs)
-
-    def window(
-        self,
-        size: Duration,
-        *,
-        every: Duration | None = None,
-        offset: Duration = 0,
-        on: str | None = None,
-        late: Late = "drop",
-    ) -> WindowedStream:
-        """Windows of event time: `window("1 min")`, or overlapping ones: `window("1 hour", every="1 min")`.
-
-        They are aligned to 1970 in UTC, shifted by `offset`. `on` is the column of the event time, if it is not that of
-        `with_event_time`. A record all of whose windows have been emitted is late: with `late="drop"` it is left out
-        and counted, in `Status.rows_late`; with `late="error"` it is a `DataError`; with `late="stream"` it goes to the
-        stream `late()` of the result, with all its columns.
-        """
-        windows = windows_of(size, every, offset)
-        require_choice("window: late", late, "drop", "error", "stream")
-        column = on or self._event_time
-        if column is None:
-            raise PipelineError(
-                'window needs event time: call with_event_time("…", max_delay="…") behind the source, or name its '
-                'column with on="…" if the source has watermarks of its own'
-            )
-        return WindowedStream(self, windows, column, late)

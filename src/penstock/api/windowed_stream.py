@@ -13,7 +13,8 @@ from penstock.model.windows import WINDOW_END, WINDOW_START, Late, Windows
 from penstock.operators.window import WindowOperator
 
 if TYPE_CHECKING:
-    from penstock.api.stream import KeyedStream, Stream
+    from penstock.api.keyed_stream import KeyedStream
+    from penstock.api.stream import Stream
 
 
 class WindowedStream:

@@ -19,8 +19,8 @@ from typing import Any
 
 import typer
 
-from penstock.api.stream import Pipeline
 from penstock.errors import PenstockError
+from penstock.pipeline import Pipeline
 
 _HINT = "TARGET"
 _SIMILARITY_MIN = 0.7

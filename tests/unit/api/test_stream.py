@@ -250,9 +250,9 @@ def test_polars_that_is_not_installed_is_an_error_with_the_cure(monkeypatch: pyt
         described(lambda stream: stream.map(same, as_="polars"))
 
 
-def test_start_needs_the_whole_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_hands_the_checked_graph_over(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr("penstock.api.stream._start_hook", lambda *args, **settings: calls.append((args, settings)))
+    monkeypatch.setattr("penstock.spark.launch.start", lambda *args, **settings: calls.append((args, settings)))
     pipeline = Pipeline("p")
     pipeline.source(ListSource(ROWS)).sink(CollectSink()).start("spark", checkpoints="there", checkpoint_interval=1)
     ((arguments, settings),) = calls

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.api.stream import Pipeline
 from penstock.errors import RestoreError, StorageError
+from penstock.pipeline import Pipeline
 from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.manifest_codec import decode_manifest_or_void

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.api.stream import Pipeline
 from penstock.connectors.collect import CollectSink
 from penstock.connectors.files import FileSource
 from penstock.connectors.files.filesystem import address_of
@@ -20,6 +19,7 @@ from penstock.connectors.generator import GeneratorSource
 from penstock.connectors.memory import PAUSE, ListSource
 from penstock.errors import IncompatibleCheckpoint
 from penstock.operators.functions import KeyedFunction, TwoInputFunction
+from penstock.pipeline import Pipeline
 from penstock.protocol.manifest import Manifest, committables_of
 from penstock.storage import MemoryStore
 from tests.unit.driver.changed_pipelines import (

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.api.stream import Pipeline
 from penstock.connectors.collect import CollectSink
 from penstock.connectors.memory import ListSource
 from penstock.errors import IncompatibleCheckpoint, PipelineError
 from penstock.graph.logical import renamed
 from penstock.graph.physical import plan
+from penstock.pipeline import Pipeline
 from penstock.protocol.manifest import Manifest, StateKind
 from penstock.storage import MemoryStore
 from penstock.testing import run

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.api.stream import Pipeline
 from penstock.connectors.collect import CollectSink
 from penstock.connectors.memory import ListSource
 from penstock.errors import DataError
@@ -15,6 +14,7 @@ from penstock.exchange.router import Router
 from penstock.graph.physical import PhysicalPlan, plan
 from penstock.ids import ChannelId, Generation, SubtaskId, WorkerId
 from penstock.mailbox.frames import BatchFrame
+from penstock.pipeline import Pipeline
 from penstock.testing import run
 from tests.unit.mailbox.fake_ports import ListTransport, ManualClock
 

@@ -23,7 +23,7 @@ from penstock import (
     Stream,
     UserCodeError,
 )
-from penstock.api.stream import KeyedStream
+from penstock.api.keyed_stream import KeyedStream
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.operators.async_map import MapAsyncOperator
 from penstock.operators.contract import Emit, Operator

@@ -6,13 +6,13 @@ import os
 import time
 from typing import Any
 
-from penstock.api.stream import Pipeline
 from penstock.connectors.collect import CollectSink
 from penstock.connectors.memory import ListSource
 from penstock.exchange.zmq_transport import Secrets
 from penstock.graph.physical import plan
 from penstock.ids import Generation, WorkerId
 from penstock.mailbox.frames import Endpoint
+from penstock.pipeline import Pipeline
 from penstock.spark.task import Attempt, work
 from penstock.worker.settings import WorkerSettings
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.api.stream import Pipeline
 from penstock.connectors.collect import CollectSink
 from penstock.connectors.memory import ListSource
 from penstock.errors import OptionError, PenstockError, UserCodeError
@@ -19,6 +18,7 @@ from penstock.graph.logical import Graph, Link, Node
 from penstock.graph.physical import plan
 from penstock.ids import COORDINATOR, ChannelId, CheckpointId, Generation, OperatorName, WorkerId
 from penstock.mailbox.frames import BatchFrame, Endpoint, FailedFrame, Frame, HelloFrame, StopFrame, WelcomeFrame
+from penstock.pipeline import Pipeline
 from penstock.protocol.manifest import Partitioning
 from penstock.protocol.manifest_codec import encode_reservation
 from penstock.protocol.ownership import Reservation
