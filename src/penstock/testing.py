@@ -30,7 +30,8 @@ from typing import TypeVar
 
 from penstock.connectors.sink import Committer
 from penstock.driver.phases import Phase
-from penstock.driver.supervisor import Supervisor, SupervisorSettings
+from penstock.driver.settings import SupervisorSettings
+from penstock.driver.supervisor import Supervisor
 from penstock.errors import PenstockError
 from penstock.exchange.zmq_transport import RealClock
 from penstock.graph.logical import Graph

@@ -6,7 +6,7 @@ import enum
 import random
 from dataclasses import dataclass, field, replace
 
-from penstock.driver.supervisor import SupervisorSettings
+from penstock.driver.settings import SupervisorSettings
 from penstock.driver.takeover import RestoreOptions
 from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.protocol.recovery import FallBack

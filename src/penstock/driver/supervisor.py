@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Protocol, assert_never
 
 from penstock.connectors.sink import Committer
@@ -30,7 +30,8 @@ from penstock.driver.liveness import SignsOfLife
 from penstock.driver.phases import HoldUp, Phase, Progress, Startup
 from penstock.driver.reminders import Reminders
 from penstock.driver.requests import Requests
-from penstock.driver.takeover import Claimed, RestoreOptions, take_over
+from penstock.driver.settings import SupervisorSettings
+from penstock.driver.takeover import Claimed, take_over
 from penstock.errors import (
     FencedError,
     JobFailed,
@@ -50,12 +51,12 @@ from penstock.mailbox.journal import Journal
 from penstock.mailbox.ports import AttemptBackground, Background, Clock, Transport
 from penstock.mailbox.timers import Timers
 from penstock.protocol.coordinator.events import FailJob, Finish, RequestDeclined, RequestResult, StopFenced
-from penstock.protocol.coordinator.state import Policy, RequestKind
+from penstock.protocol.coordinator.state import RequestKind
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.history import AttemptRecord
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.ownership import Reservation
-from penstock.protocol.restart import GiveUp, RestartAfter, RestartPolicy, counted, decide_restart
+from penstock.protocol.restart import GiveUp, RestartAfter, counted, decide_restart
 from penstock.storage.port import Store
 from penstock.user_code import same_failure
 
@@ -77,25 +78,6 @@ class Gang(Protocol):
     def cancel(self, generation: Generation) -> None:
         """End all workers of the attempt, dead or alive. Returns at once."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class SupervisorSettings:
-    """How patient the driver is."""
-
-    policy: Policy = field(default_factory=Policy)
-    restart: RestartPolicy = field(default_factory=RestartPolicy)
-    restore: RestoreOptions = field(default_factory=RestoreOptions)
-    silence_ms_max: int = 10_000
-    """A worker that was not heard of for so long counts as dead."""
-    start_ms_max: int = 120_000
-    """Time for a worker to be heard of for the first time, from when there are slots for all of them; and the time
-    that a pipeline waits for those slots."""
-    claim_ms_max: int = 120_000
-    """A takeover fails if neither the store nor a sink's `sweep` has answered for this long. How long it takes
-    altogether is not limited: it reads the whole of the checkpoint."""
-    stuck_ms_max: int = 600_000
-    """A worker whose mailbox is in one call for longer than this counts as stuck, although its process lives."""
 
 
 class Supervisor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from penstock.driver.supervisor import SupervisorSettings
+from penstock.driver.settings import SupervisorSettings
 from penstock.driver.takeover import RestoreOptions
 from penstock.errors import OptionError
 from penstock.model.units import exact_ms

@@ -12,7 +12,8 @@ import pytest
 
 from penstock.driver.committers import Committers
 from penstock.driver.phases import Phase
-from penstock.driver.supervisor import Supervisor, SupervisorSettings
+from penstock.driver.settings import SupervisorSettings
+from penstock.driver.supervisor import Supervisor
 from penstock.errors import (
     FencedError,
     IncompatibleCheckpoint,
