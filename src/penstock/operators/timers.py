@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeAlias
@@ -26,6 +27,8 @@ import pyarrow as pa
 from penstock.errors import DataError, IncompatibleCheckpoint
 from penstock.model.event_time import MAX_WATERMARK, MIN_WATERMARK
 from penstock.operators.contract import OperatorContext
+
+_log = logging.getLogger("penstock")
 
 TimeMode: TypeAlias = Literal["event", "processing", "none"]
 
@@ -74,6 +77,8 @@ class KeyedTimers(ABC):
         self._called_for: tuple[Any, ...] = ()
         self._is_set_again = False
         self._has_ended = False
+        self._set_too_late = 0
+        """Timers that were set after the end of the input."""
 
     def restored(self) -> Iterator[None]:
         """Take up the timers of the state again."""
@@ -100,6 +105,7 @@ class KeyedTimers(ABC):
         Nor does one that is set after the end of the input: no time is left for it.
         """
         if self._has_ended:
+            self._set_too_late += 1
             return
         if at_ms not in _TIMES:
             raise DataError(f"operator '{self._context.operator}': a timer at {at_ms} ms is out of range")
@@ -133,6 +139,14 @@ class KeyedTimers(ABC):
         while self._heap:
             self._settle_some(until_ms=None, call=fire)
             yield
+        if self._set_too_late:
+            _log.warning(
+                "operator '%s', subtask %d: %d timers that were set when the input had ended are not called: no time "
+                'is left for them. With at_end="drop" no timer is called at the end',
+                self._context.operator,
+                self._context.subtask,
+                self._set_too_late,
+            )
 
     @abstractmethod
     def _look(self) -> None:

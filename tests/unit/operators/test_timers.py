@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from penstock import CollectSink, KeyedFunction, ListSource, Pipeline
 from penstock.operators.timers import STATES, timers_of
@@ -215,3 +216,19 @@ def test_a_checkpoint_among_the_timers_of_the_end_holds_those_that_have_not_been
     assert any(0 < left < 500 for left in timers_in(store))
     assert sorted(row["k"] for row in sink.rows()) == list(range(500))
     assert len(CALLS) < 900, "those that a checkpoint did not hold any more are not called again"
+
+
+class SetsAnother(KeyedFunction):
+    def process(self, key: Any, rows: Any, context: Any) -> Any:
+        context.set_timer(context.now_ms() + 3_600_000)
+
+    def on_timer(self, key: Any, at_ms: int, context: Any) -> Any:
+        context.set_timer(at_ms + 1)
+
+
+def test_timers_that_are_set_after_the_end_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    pipeline = Pipeline("p")
+    rows = [{"k": number} for number in range(5)]
+    pipeline.source(ListSource(rows)).key_by("k").process(SetsAnother(), name="alarms").sink(CollectSink())
+    run(pipeline)
+    assert "operator 'alarms', subtask 0: 5 timers that were set when the input had ended are not called" in caplog.text

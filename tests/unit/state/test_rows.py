@@ -456,7 +456,7 @@ def test_a_key_of_another_subtask_is_a_bug() -> None:
 
 def test_a_write_without_a_key_is_a_bug() -> None:
     keyed = new_state()
-    with pytest.raises(ProtocolViolation, match="before a key was set"):
+    with pytest.raises(DataError, match="was changed where there is no key, such as in init"):
         keyed.value("s", NUMBER).update((1,))
     with pytest.raises(ProtocolViolation, match="before its columns were declared"):
         KeyedState(range(GROUPS), GROUPS).set_key(1, (1,))

@@ -257,7 +257,10 @@ class RowState(ABC):
 
     def _writable_group(self, number: int) -> dict[Row, Any]:
         if number < 0:
-            raise ProtocolViolation(f"state '{self.name}' was changed before a key was set")
+            raise DataError(
+                f"state '{self.name}' has a value for each key, and was changed where there is no key, such as in "
+                f"init() or open(): change it where records of a key or a timer are handled, or use initial_state"
+            )
         group = self._groups.get(number)
         if group is None:
             group = self._groups[number] = _Group(self._epoch, {})
