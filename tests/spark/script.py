@@ -8,6 +8,7 @@ Standard output has one line for each thing that the test waits for; all else go
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pyspark.sql import SparkSession
 from penstock.connectors.collect import CollectSink
 from penstock.connectors.generator import GeneratorSource
 from penstock.pipeline import Pipeline
+from penstock.spark.interrupts import HANDLER
 from penstock.spark.job import Job
 
 
@@ -56,6 +58,12 @@ def error_of(job: Job) -> str:
     return "no error"
 
 
+def say_when_waiting() -> None:
+    while not HANDLER.is_waiting:
+        time.sleep(0.05)
+    say("waiting")
+
+
 def typo(spark: SparkSession, directory: str) -> None:
     """A function with a typo ends the pipeline. The session is warm: this counts from the start of the pipeline."""
     spark.range(1).collect()
@@ -78,7 +86,8 @@ def interrupted(spark: SparkSession, directory: str) -> None:
         say("KeyboardInterrupt")
     time.sleep(2.0)
     say(f"restarts {job.status.restarts}")
-    say("waiting")
+    # Said when it waits, and not just before: until then Ctrl-C is for the script.
+    threading.Thread(target=say_when_waiting, daemon=True).start()
     say(f"waited {job.wait()}")
     say(f"phase {job.status.phase.value}")
     assert not Path(f"{directory}/interrupted/owner.json").exists()

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from penstock import (
     GeneratorSource,
+    IncompatibleCheckpoint,
     KeyedFunction,
     NoReadableCheckpoint,
     OptionError,
@@ -130,7 +131,7 @@ def test_status_and_checkpoints_tell_what_happens(spark: SparkSession, tmp_path:
         ({"checkpoint_interval": -1}, "checkpoint_interval is -1"),
         ({"checkpoint_mode": "sometimes"}, "must be one of aligned"),
         ({"parallelism": 0}, "parallelism is 0"),
-        ({"retained_checkpoints": 0}, "retained is 0"),
+        ({"retained_checkpoints": 0}, "retained_checkpoints is 0"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused(
@@ -156,7 +157,7 @@ def test_a_directory_in_use_by_a_live_driver_is_refused(spark: SparkSession, tmp
 def test_another_pipelines_directory_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     begin(make(tmp_path, rows=100, rate=None), spark, tmp_path).wait(60)
     job = begin(make(tmp_path, name="other"), spark, tmp_path)
-    with pytest.raises(NoReadableCheckpoint, match="is not of pipeline 'other'"):
+    with pytest.raises(IncompatibleCheckpoint, match="is not of pipeline 'other'"):
         job.wait(60)
 
 

@@ -130,6 +130,11 @@ class _Handler:
         """Sessions with pipelines that run, by the pipeline."""
         self._waiting: list[Stopping] = []
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the main thread waits for a pipeline, and Ctrl-C is for that one."""
+        return bool(self._waiting)
+
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self._waiting:
             for stopping in self._waiting:

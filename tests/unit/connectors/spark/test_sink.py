@@ -333,7 +333,7 @@ def test_what_write_raises_is_the_error_of_its_checkpoint_and_of_all_that_follow
     writer = writer_of(Failing)
     writer.write(batch(1, 2))
     prepared = writer.prepare()
-    said = r"SparkSink of 'Failing', subtask 0: write raised ConnectionError: no disk \(.*test_spark_sink.py:"
+    said = r"SparkSink of 'Failing', subtask 0: write raised ConnectionError: no disk \(.*test_sink.py:"
     with pytest.raises(UserCodeError, match=said):
         prepared()
     until(lambda: writing_threads() == [])

@@ -516,7 +516,7 @@ def test_what_a_method_raises_is_reported_with_its_name_and_place(method: str, m
     error = failing(Numbers)
     assert isinstance(error, UserCodeError) and isinstance(error.__cause__, ConnectionError)
     assert f"SparkSource of 'numbers': {method} raised ConnectionError: no broker (" in str(error)
-    assert "test_spark_source.py:" in str(error)
+    assert "test_source.py:" in str(error)
 
 
 def test_an_error_in_the_middle_comes_behind_the_rows_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
