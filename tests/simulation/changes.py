@@ -177,7 +177,7 @@ class NumberedBefore(Change):
 
     def _unnamed(self, graph: Graph) -> set[OperatorName]:
         # Sources, sinks and the others are looked for by their names, by those who judge the run.
-        looked_for = {"fragile", *OtherSchema.VERSIONED}
+        looked_for = {"fragile", "call", "echoes", *OtherSchema.VERSIONED}
         return {node.name for node in graph.nodes if node.operator is not None and node.name not in looked_for}
 
 

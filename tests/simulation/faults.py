@@ -192,6 +192,9 @@ class Faults:
                 silently(process)()
 
         def start() -> None:
+            if cluster.is_over():
+                # Another driver has taken over meanwhile, and brought the pipeline to its end.
+                return
             if cluster.is_rotten:
                 cluster.start_driver(driver.number)
                 return

@@ -126,9 +126,11 @@ def split_times(world: World, load: Load) -> Topology:
 
 
 def idle_split(world: World, load: Load) -> Topology:
-    """Two splits: the second one says nothing before the windows of the first are published."""
+    """Two splits: the second one says nothing before the first is read, and its windows are published."""
     build = Build(world, load)
     source = build.source(splits=2)
+    # One that has records and does not give them for long is idle, and they are late.
+    source.idle = 0
     stamp = Stamp(2, gap=_FAR)
     stamped = build.then(build.read(source), "stamp", lambda: stamp)
     timed = stamped.with_event_time("t", max_delay=0, idle_after=4, name="event time")
@@ -137,7 +139,7 @@ def idle_split(world: World, load: Load) -> Topology:
     numbers = np.arange(0, 2 * source.count, 2)
     ends = windows_of(numbers, stamp.times(numbers), 16, 16)
     before = {number for number, end in ends.items() if end < source.count}
-    source.may_begin = lambda split: split == 0 or before <= world.visible
+    source.may_begin = lambda split: split == 0 or (source.is_read(0) and before <= world.visible)
     topology = _windowed(build, source, stamp, 16, 16, _FAR + source.count - 1)
     topology.may_idle = True
     return topology

@@ -25,12 +25,19 @@ class NumberSource(Source):
         self.may_end: Callable[[], bool] = lambda: True
         """An end of input hides much: one that has everything to say may wait until it has been dealt with."""
         self.may_begin: Callable[[int], bool] = lambda split: True
+        self.readers: dict[int, NumberReader] = {}
+        """The reader of each split that was opened last."""
 
     def splits(self) -> Sequence[str]:
         return [str(split) for split in range(self.split_count)]
 
     def open(self, split: str, offset: bytes | None) -> SplitReader:
-        return NumberReader(self, int(split), int(offset or b"0"))
+        self.readers[int(split)] = reader = NumberReader(self, int(split), int(offset or b"0"))
+        return reader
+
+    def is_read(self, split: int) -> bool:
+        """Whether the last reader of a split is at its end."""
+        return split in self.readers and self.readers[split].position >= self.count
 
     def numbers(self, first: int = 0) -> Numbers:
         """All numbers that this source emits, from a position on."""
