@@ -99,6 +99,7 @@ MUTANTS = (
         "        for channel in self._inputs.values():\n            channel.capturing = None\n",
         "",
         "I7: a list that nobody takes grows for ever.",
+        tests=("tests/unit/worker/test_worker_checkpoints.py",),
     ),
     # --- what a barrier does ---
     Mutant(

@@ -156,7 +156,9 @@ def test_a_declared_schema_chooses_and_casts(tmp_path: Path) -> None:
     for format in FORMATS:
         write(tmp_path / f"a.{format}", 0, 20)
         source = FileSource(tmp_path / f"*.{format}", format=format, schema=schema)
-        assert source.open(f"a.{format}", None).read(5).schema == schema  # type: ignore[union-attr]
+        batch = source.open(f"a.{format}", None).read(5)
+        assert batch.schema == schema  # type: ignore[union-attr]
+        assert batch["n"].to_pylist()[:3] == [0, 1, 2]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("format", ["jsonl", "csv"])
