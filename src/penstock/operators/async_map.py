@@ -26,7 +26,7 @@ import pyarrow as pa
 from penstock.errors import UserCodeError
 from penstock.operators.contract import Emit
 from penstock.operators.formats import As, Form, form_of
-from penstock.operators.stateless import NamedOperator
+from penstock.operators.named import NamedOperator
 from penstock.user_code import called_with, user_code_error
 
 Where: TypeAlias = Literal["threads", "processes"]

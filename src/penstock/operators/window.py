@@ -18,7 +18,7 @@ from penstock.model.aggregates import Aggregate
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.model.windows import Late, Windows
 from penstock.operators.contract import Emit
-from penstock.operators.stateless import NamedOperator
+from penstock.operators.named import NamedOperator
 
 
 class WindowOperator(NamedOperator):

@@ -15,8 +15,8 @@ import pyarrow as pa
 from penstock.errors import IncompatibleCheckpoint, PipelineError
 from penstock.ids import OperatorName
 from penstock.model.event_time import MIN_WATERMARK
-from penstock.protocol.compatibility import check_states
 from penstock.protocol.manifest import Manifest, StateKind
+from penstock.protocol.manifest.compatibility import check_states
 from penstock.state.keyed import KeyedState
 from penstock.worker.services import Services
 
