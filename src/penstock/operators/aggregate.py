@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -24,7 +23,7 @@ class Pending:
     """
 
     def __init__(self, context: OperatorContext) -> None:
-        self._state: Any = context.keyed.aggregate("pending", context.key, [Aggregate("count", None, "")])
+        self._state = context.keyed.aggregate("pending", context.key, [Aggregate("count", None, "")])
         self._key = list(context.key)
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -47,7 +46,7 @@ class AggregateOperator(NamedOperator):
         self.is_final = is_final
 
     def opened(self) -> None:
-        self._state: Any = self.context.keyed.aggregate("aggregates", self.context.key, self.aggregates)
+        self._state = self.context.keyed.aggregate("aggregates", self.context.key, self.aggregates)
         self._pending = Pending(self.context) if self.is_final else None
 
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -11,9 +11,11 @@ from penstock.columnar.gather import joined
 from penstock.columnar.grouping import group, hashable
 from penstock.errors import DataError
 from penstock.operators.aggregate import Pending
-from penstock.operators.contract import Emit
+from penstock.operators.contract import Emit, Row
 from penstock.operators.formats import RowsForm
 from penstock.operators.named import NamedOperator
+
+Key: TypeAlias = tuple[Hashable, ...]
 
 _CONVERTED_ROWS = 1 << 12
 """Rows that become Python objects in one call."""
@@ -34,7 +36,7 @@ class ReduceOperator(NamedOperator):
 
     def __init__(
         self,
-        function: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]],
+        function: Callable[[Row, Row], Row],
         sequence: str | None = None,
         is_final: bool = False,
     ) -> None:
@@ -44,8 +46,8 @@ class ReduceOperator(NamedOperator):
 
     def opened(self) -> None:
         self._pending = Pending(self.context) if self.is_final else None
-        self._state: Any = self.context.keyed.rows("reduced", self.context.key)
-        self._rows: dict[tuple[Any, ...], tuple[int, dict[str, Any]]] = {}
+        self._state = self.context.keyed.rows("reduced", self.context.key)
+        self._rows: dict[Key, tuple[int, Row]] = {}
         self._first = self._next = 0
         """The numbers of the first row in the log, and of the next one that is added."""
         self._form = RowsForm(self.output_guard())
@@ -61,18 +63,18 @@ class ReduceOperator(NamedOperator):
                     yield
                     is_over = self.context.begin_slice()
 
-    def _add(self, row: dict[str, Any]) -> None:
+    def _add(self, row: Row) -> None:
         self._rows[self._key_of(row)] = self._next, row
         self._next += 1
 
-    def _key_of(self, row: dict[str, Any]) -> tuple[Any, ...]:
+    def _key_of(self, row: Row) -> Key:
         return tuple(hashable(row[name]) for name in self.context.key)
 
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         groups = group(batch, self.context.key, self.context.operator)
         rows = groups.batch.to_pylist()
         self._form.guard.check(self._result_of(batch.slice(0, 0)))
-        touched: dict[tuple[Any, ...], dict[str, Any]] = {}
+        touched: dict[Key, Row] = {}
         for start, end in zip(groups.starts, groups.ends, strict=True):
             key = self._key_of(rows[start])
             _, before = self._rows.get(key, (0, None))
@@ -103,15 +105,16 @@ class ReduceOperator(NamedOperator):
             )
         return batch.append_column(self.sequence, pa.nulls(batch.num_rows, pa.int64()))
 
-    def _reduced(self, row: dict[str, Any] | None, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def _reduced(self, row: Row | None, rows: list[Row]) -> Row:
         if self.sequence is None:
             return self._folded(row, rows)
         before = 0 if row is None else row[self.sequence]
+        assert isinstance(before, int)
         # The function does not know of the sequence: it may compare the columns of both rows.
         bare = None if row is None else {name: value for name, value in row.items() if name != self.sequence}
         return {**self._folded(bare, rows), self.sequence: before + len(rows)}
 
-    def _folded(self, row: dict[str, Any] | None, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def _folded(self, row: Row | None, rows: list[Row]) -> Row:
         key = {name: rows[0][name] for name in self.context.key}
         for other in rows:
             row = other if row is None else self.function(row, other)
@@ -123,7 +126,7 @@ class ReduceOperator(NamedOperator):
         # A function that changes the key would change another key's state.
         return {**row, **key}
 
-    def _store(self, changed: pa.RecordBatch, rows: Mapping[tuple[Any, ...], dict[str, Any]]) -> None:
+    def _store(self, changed: pa.RecordBatch, rows: Mapping[Key, Row]) -> None:
         for key, row in rows.items():
             self._rows[key] = self._next, row
             self._next += 1

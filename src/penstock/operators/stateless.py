@@ -6,7 +6,6 @@ An operator is made once for every subtask, from a factory that travels to the w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,7 @@ from penstock.columnar.gather import filter_rows, mask_of
 from penstock.columnar.grouping import key_columns
 from penstock.columnar.schema_guard import column_of
 from penstock.errors import DataError
-from penstock.operators.contract import Emit
+from penstock.operators.contract import Emit, UserFunction
 from penstock.operators.formats import As, Form, form_of
 from penstock.operators.named import NamedOperator
 from penstock.user_code import called_with
@@ -25,7 +24,7 @@ from penstock.user_code import called_with
 class FunctionOperator(NamedOperator):
     """Calls a function with each batch, in the form that its user chose."""
 
-    def __init__(self, function: Callable[[Any], Any], as_: As, schema: pa.Schema | None = None) -> None:
+    def __init__(self, function: UserFunction | pc.Expression, as_: As, schema: pa.Schema | None = None) -> None:
         self.function = function
         self.as_ = as_
         self.schema = schema
@@ -46,7 +45,7 @@ class MapOperator(FunctionOperator):
 
 
 class FlatMapOperator(FunctionOperator):
-    """Any number of outputs for each batch or row."""
+    """No, one or several outputs for each batch or row."""
 
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         form, given = self.form, self.form.of(batch)
@@ -67,7 +66,7 @@ class FilterOperator(FunctionOperator):
 
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         if isinstance(self.function, pc.Expression):
-            chosen: Any = self.function
+            chosen: object = self.function
         elif self.as_ == "rows":
             chosen = np.array([bool(each) for each in called_with(self.function, batch.to_pylist())], dtype=np.bool_)
         else:
@@ -76,7 +75,7 @@ class FilterOperator(FunctionOperator):
         if kept is not None and kept.num_rows:
             emit(kept)
 
-    def _kept(self, batch: pa.RecordBatch, chosen: Any) -> pa.RecordBatch | None:
+    def _kept(self, batch: pa.RecordBatch, chosen: object) -> pa.RecordBatch | None:
         if isinstance(chosen, pc.Expression):
             chosen = mask_of(batch, chosen)
         if self.form.is_one(chosen):
@@ -111,7 +110,7 @@ class SelectOperator(NamedOperator):
 class WithColumnOperator(NamedOperator):
     """Adds or replaces one column, which a function makes from each batch."""
 
-    def __init__(self, column: str, function: Callable[[pa.RecordBatch], Any]) -> None:
+    def __init__(self, column: str, function: Callable[[pa.RecordBatch], object]) -> None:
         self.column = column
         self.function = function
 

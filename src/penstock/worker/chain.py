@@ -204,6 +204,11 @@ class OperatorChain:
     def has_state(self) -> bool:
         return any(context.has_state for context in self.contexts)
 
+    @property
+    def state_bytes(self) -> int:
+        """About how many bytes the state of all operators takes now. Asked now and then, and not for every record."""
+        return sum(context.state_bytes for context in self.contexts)
+
     def snapshot(self, segment_bytes: int) -> Callable[[], list[Piece]]:
         """References to all state of all operators; the returned function encodes them in the background."""
         encoders = [context.snapshot(segment_bytes) for context in self.contexts]

@@ -144,12 +144,18 @@ class Context:
                 f"operator '{self.operator}' asks for keyed state, but its input is not keyed: add key_by"
             )
         if self._keyed is None:
-            self._keyed = KeyedState(self.key_groups, self.max_parallelism)
+            self._keyed = KeyedState(self.key_groups, self.max_parallelism, backend=self._services.state_backend)
         return self._keyed
 
     @property
     def has_state(self) -> bool:
         return self._keyed is not None or bool(self._batches)
+
+    @property
+    def state_bytes(self) -> int:
+        """About how many bytes the state of the operator takes now: keyed state as its backend counts it."""
+        batches: int = sum(batch.nbytes for _, holder in self._batches.values() for batch in holder.reference)
+        return batches + (0 if self._keyed is None else self._keyed.state_bytes)
 
     def list_state(self, name: str) -> BatchStateHolder:
         return self._holder(name, StateKind.LIST)

@@ -33,6 +33,7 @@ from penstock.mailbox.ports import Background, Clock, Transport
 from penstock.mailbox.recovery_stats import combined
 from penstock.mailbox.timers import Timers
 from penstock.protocol.manifest import Manifest
+from penstock.state.backends import backend_of
 from penstock.storage.port import Store
 from penstock.worker.recovery.restore import Restored, restore
 from penstock.worker.scheduling.budget import Budget
@@ -112,6 +113,7 @@ class Worker:
             settings.inline_bytes_max // max(1, len(plan.subtasks)),
             Pace(settings, clock),
             journal,
+            state_backend=backend_of(settings.state_backend),
         )
         self.subtasks: dict[SubtaskId, Subtask] = {}
         self._order: list[Subtask] = []
