@@ -17,7 +17,7 @@ from penstock.worker.scheduling.slice_budget import Pace
 from penstock.worker.settings import WorkerSettings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """The ports of a worker, and what it counts across its subtasks."""
 

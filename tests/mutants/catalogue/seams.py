@@ -74,4 +74,14 @@ MUTANTS = (
         "        if False:\n",
         "They are lost without a word.",
     ),
+    Mutant(
+        "A sink that has nothing to hand over is asked for it by a thread",
+        OWN,
+        "worker/sink_stage.py",
+        "        if prepared is not nothing_prepared:\n",
+        "        if True:\n",
+        "Every checkpoint waits for a thread, and holds empty preparations until one is durable.",
+        seeds=0,
+        tests=("tests/unit/worker/test_sink_stage.py",),
+    ),
 )

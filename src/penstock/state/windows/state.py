@@ -72,8 +72,15 @@ class WindowDescriptor:
     def create(self, owner: StateOwner) -> WindowState:
         # The clock comes first in a checkpoint too: it says best what is wrong, if the windows are others now.
         clock = owner.register(ClockDescriptor(f"{self.name}.clock", self.kind))
-        place = owner.key_groups, owner.max_parallelism
-        return WindowState(self.name, self.key, self.aggregates, self.on, clock, *place)
+        return WindowState(
+            self.name,
+            self.key,
+            self.aggregates,
+            on=self.on,
+            clock=clock,
+            owned=owner.key_groups,
+            max_parallelism=owner.max_parallelism,
+        )
 
 
 class WindowState:
@@ -84,6 +91,7 @@ class WindowState:
         name: str,
         key: Sequence[str],
         aggregates: Sequence[Aggregate],
+        *,
         on: str,
         clock: WindowClock,
         owned: range,
