@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock import Sink, SinkWriter
-from penstock.connectors.sink import Committer, Prepared
+from penstock.connectors.sink import Committer, Prepared, nothing_prepared
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
 from penstock.ids import CheckpointId, Generation
 
@@ -153,7 +153,7 @@ class _CheckedWriter(SinkWriter):
 
     def prepare(self) -> Prepared:
         if self._at_close:
-            return list
+            return nothing_prepared
         payload = self._report().encode()
         return lambda: [payload]
 

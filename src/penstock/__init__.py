@@ -33,7 +33,7 @@ from penstock.connectors.files.latest import read_latest
 from penstock.connectors.files.parquet_sink import ParquetSink
 from penstock.connectors.generator import GeneratorSource
 from penstock.connectors.memory import ABORT, CHECKPOINT, PAUSE, ListSource
-from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
+from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter, nothing_prepared
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
 from penstock.connectors.spark.sink import SparkSink
 from penstock.connectors.spark.source import SparkSource
@@ -106,6 +106,7 @@ __all__ = [
     "SinkWriter",
     "Committer",
     "Prepared",
+    "nothing_prepared",
     # errors
     "PenstockError",
     "PipelineError",

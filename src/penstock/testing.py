@@ -295,11 +295,11 @@ class _Local:
                 plan,
                 generation,
                 self._worker_settings,
-                self.schedule,
-                self,
-                seat.background,
-                self.result.store,
-                manifest,
+                clock=self.schedule,
+                transport=self,
+                background=seat.background,
+                store=self.result.store,
+                manifest=manifest,
             )
         self._workers = [seat.worker for seat in self.seats.values()]
         for worker in self._workers:

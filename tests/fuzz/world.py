@@ -14,7 +14,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock import END_OF_SPLIT, Committer, Prepared, Sink, SinkWriter, Source, SplitReader, StorageError
+from penstock import (
+    END_OF_SPLIT,
+    Committer,
+    Prepared,
+    Sink,
+    SinkWriter,
+    Source,
+    SplitReader,
+    StorageError,
+    nothing_prepared,
+)
 from penstock.storage import MemoryStore
 from penstock.testing import Schedule
 
@@ -265,7 +275,7 @@ class _FuzzWriter(SinkWriter):
     def prepare(self) -> Prepared:
         held, self._held = self._held, []
         if not held:
-            return list
+            return nothing_prepared
 
         def stage() -> Sequence[bytes]:
             name = f"{self._sink} {self._generation} {current().new_name()}"

@@ -209,15 +209,10 @@ def _with_fault(fault: FaultKind, first: int, only: str | None) -> Iterator[int]
     return (seed for seed in itertools.count(first) if any(each.kind is fault for each in draw(seed, only).faults))
 
 
-_OF_THE_RUNTIME = (
-    *("channels", "channel_windows", "gathering", "worker", "sink_stage", "source_stage"),
-    *("supervisor", "takeover", "directory"),
-)
-
-
 def tests_of(tree: Path, file: str) -> tuple[str, ...]:
-    """The unit tests of one file of the package: those named after it, and in the runtime those of its users."""
-    layer, name = Path(file).parts[0], Path(file).stem.split("_")[0]
-    names = (name, *_OF_THE_RUNTIME) if layer == "runtime" else (name,)
-    found = {path for each in names for path in (tree / "tests/unit" / layer).glob(f"test_{each}*.py")}
+    """The unit tests of one file of the package: those named after it; all of its folder if that is within a room."""
+    folder, name = Path(file).parent, Path(file).stem.split("_")[0]
+    found = set((tree / "tests/unit").joinpath(*folder.parts[:1]).glob(f"test_{name}*.py"))
+    if len(folder.parts) > 1:
+        found |= set((tree / "tests/unit" / folder).glob("test_*.py"))
     return tuple(sorted(str(path.relative_to(tree)) for path in found))

@@ -17,7 +17,7 @@ from penstock.mailbox.frames import FailedFrame
 from penstock.protocol.barrier import Barrier
 from penstock.protocol.coordinator.state import RequestKind
 from penstock.protocol.manifest import Manifest, SubtaskReport
-from penstock.protocol.manifest_codec import decode_manifest_or_void
+from penstock.protocol.manifest.codec import decode_manifest_or_void
 from penstock.protocol.ownership import Void
 from penstock.storage import paths
 from tests.simulation.changes import Change

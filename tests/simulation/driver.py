@@ -109,12 +109,12 @@ class Driver:
             plan,
             generation,
             cluster.scenario.worker,
-            process,
-            cluster.network.port_of(self.number, process),
-            process,
-            DiskView(cluster.disk),
-            manifest,
-            cluster.journal_of(process.name),
+            clock=process,
+            transport=cluster.network.port_of(self.number, process),
+            background=process,
+            store=DiskView(cluster.disk),
+            manifest=manifest,
+            journal=cluster.journal_of(process.name),
         )
         process.mailbox = worker
         process.on_killed = lambda: self._died(generation, number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
+from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter, nothing_prepared
 from penstock.ids import CheckpointId, Generation
 from tests.simulation.records import Numbers, numbers_of
 from tests.simulation.world import CommitEvent, World
@@ -36,7 +36,7 @@ class ListWriter(SinkWriter):
     def prepare(self) -> Prepared:
         self.world.fail_here("snapshot")
         if not self.held:
-            return list
+            return nothing_prepared
         held, self.held = self.held, []
         self.part += 1
         name = f"{self.prefix}-{self.part}"

@@ -14,7 +14,7 @@ from penstock.graph.logical import check
 from penstock.ids import CheckpointId, SubtaskId
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.manifest_codec import encode_void
+from penstock.protocol.manifest.codec import encode_void
 from penstock.protocol.ownership import Void
 from penstock.storage import paths
 from tests.simulation import checkers

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
+from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter, nothing_prepared
 from penstock.ids import CheckpointId, Generation
 from tests.simulation.records import Numbers, numbers_of
 from tests.simulation.world import InjectedFailure
@@ -106,7 +106,7 @@ class FileWriter(SinkWriter):
     def prepare(self) -> Prepared:
         self.world.fail_here("snapshot")
         if not self.held:
-            return list
+            return nothing_prepared
         held, self.held = self.held, []
         self.part += 1
         name = f"{self.prefix}-{self.part}.npy"

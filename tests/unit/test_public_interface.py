@@ -62,7 +62,7 @@ def test_the_typed_arguments_of_start_are_all_the_settings() -> None:
     settings = {field.name: field.type for field in dataclasses.fields(Settings)}
     typed = {name: kind.__forward_arg__ for name, kind in StartOptions.__annotations__.items()}
     assert typed.keys() - of_launch == settings.keys()
-    assert {name for name in settings if typed[name] != settings[name]} == {"checkpoint_mode"}
+    assert {name for name in settings if typed[name] != settings[name]} == {"checkpoint_mode", "state_backend"}
 
 
 USER = """\

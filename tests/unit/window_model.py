@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.model.event_time import MAX_WATERMARK, MIN_WATERMARK
-from penstock.model.windows import Windows
+from penstock.model.windows import FixedWindows
 
 FUNCTIONS = ("sum", "count", "min", "max", "mean", "first", "last")
 
@@ -16,7 +16,7 @@ Row = tuple[Any, Any, int]
 class Model:
     """The windows of some keys. Times are milliseconds."""
 
-    def __init__(self, windows: Windows) -> None:
+    def __init__(self, windows: FixedWindows) -> None:
         self.windows = windows
         self.watermark = MIN_WATERMARK
         self.late = 0

@@ -13,7 +13,7 @@ from penstock.columnar.schema_guard import as_schema
 from penstock.errors import PipelineError
 from penstock.model.aggregates import FUNCTIONS, Aggregate
 from penstock.model.units import duration_ms
-from penstock.model.windows import Windows
+from penstock.model.windows import FixedWindows
 
 AtEnd: TypeAlias = Literal["fire", "drop"]
 EmitWhen: TypeAlias = Literal["updates", "final"]
@@ -78,7 +78,7 @@ def aggregates_of(key: tuple[str, ...], outputs: dict[str, Any]) -> list[Aggrega
     return [_aggregate(output, what) for output, what in outputs.items()]
 
 
-def windows_of(size: Any, every: Any, offset: Any) -> Windows:
+def windows_of(size: Any, every: Any, offset: Any) -> FixedWindows:
     size_ms = duration_ms("window: size", size, at_least_ms=1)
     every_ms = size_ms if every is None else duration_ms("window: every", every, at_least_ms=1)
     offset_ms = duration_ms("window: offset", offset, at_least_ms=0)
@@ -87,7 +87,7 @@ def windows_of(size: Any, every: Any, offset: Any) -> Windows:
             f"window: size is {size_ms} ms, every {every_ms} ms and offset {offset_ms} ms: every may not be more than "
             f"the size, or records between the windows would be lost, and offset must be less than every"
         )
-    return Windows(size_ms, every_ms, offset_ms)
+    return FixedWindows(size_ms, every_ms, offset_ms)
 
 
 def _aggregate(output: str, what: Any) -> Aggregate:

@@ -24,10 +24,11 @@ from penstock.graph.names import Keeps, label_of
 from penstock.model.aggregates import columns_of, kept_for, outputs_of
 from penstock.model.units import Duration
 from penstock.model.windows import Late
-from penstock.operators import stateless as operators
+from penstock.operators.aggregate import AggregateOperator
 from penstock.operators.formats import As, check_form
+from penstock.operators.reduce import ReduceOperator
 from penstock.operators.timers import TimeMode
-from penstock.protocol.compatibility import AGGREGATES
+from penstock.protocol.manifest.compatibility import AGGREGATES
 
 
 class KeyedStream(Stream):
@@ -85,7 +86,7 @@ class KeyedStream(Stream):
         """
         require_choice("reduce: emit", emit, "updates", "final")
         require_sequence("reduce", sequence)
-        made = functools.partial(operators.ReduceOperator, function, sequence, emit == "final")
+        made = functools.partial(ReduceOperator, function, sequence, emit == "final")
         traits: dict[str, Any] = {"keeps": Keeps.KEYS, "label": label_of(function), "needs_end": emit == "final"}
         if sequence is not None:
             traits["definition"] = (("sequence", sequence),)
@@ -118,7 +119,7 @@ class KeyedStream(Stream):
         if sequence is not None:
             outputs = {**outputs_besides(sequence, outputs), sequence: "count"}
         aggregates = aggregates_of(self.key, outputs)
-        made = functools.partial(operators.AggregateOperator, aggregates, emit == "final")
+        made = functools.partial(AggregateOperator, aggregates, emit == "final")
         return self._node(
             "aggregate",
             made,

@@ -48,8 +48,8 @@ from penstock.operators import stateless as operators
 from penstock.operators.async_map import MapAsyncOperator, Where
 from penstock.operators.event_time import EventTimeOperator
 from penstock.operators.formats import As, check_form
-from penstock.protocol.compatibility import EVENT_TIME_COLUMN
 from penstock.protocol.manifest import Partitioning
+from penstock.protocol.manifest.compatibility import EVENT_TIME_COLUMN
 
 if TYPE_CHECKING:
     from penstock.api.keyed_stream import KeyedStream

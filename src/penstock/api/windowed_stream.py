@@ -9,7 +9,7 @@ from penstock.api.arguments import aggregates_of
 from penstock.graph.names import Keeps
 from penstock.ids import LATE
 from penstock.model.aggregates import columns_of, kept_for, outputs_of
-from penstock.model.windows import WINDOW_END, WINDOW_START, Late, Windows
+from penstock.model.windows import WINDOW_END, WINDOW_START, Late, WindowKind
 from penstock.operators.window import WindowOperator
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class WindowedStream:
     """A keyed stream cut into windows of event time: say what is to be known of each."""
 
-    def __init__(self, stream: KeyedStream, windows: Windows, on: str, late: Late) -> None:
+    def __init__(self, stream: KeyedStream, windows: WindowKind, on: str, late: Late) -> None:
         self.stream = stream
         self.windows = windows
         self._on = on

@@ -33,6 +33,10 @@ class DirectTable:
         self._places: npt.NDArray[np.intp] = np.empty(0, dtype=np.intp)
         self._asked = 0
 
+    @property
+    def table_bytes(self) -> int:
+        return self._places.nbytes
+
     def look_up(self, words: npt.NDArray[np.int64], ask: Ask) -> npt.NDArray[np.intp] | None:
         """The number of each; None if they do not lie close enough together for this table.
 

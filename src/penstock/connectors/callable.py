@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.connectors.sink import Prepared, Sink, SinkWriter
+from penstock.connectors.sink import Prepared, Sink, SinkWriter, nothing_prepared
 from penstock.errors import PipelineError
 from penstock.ids import Generation
 
@@ -39,4 +39,4 @@ class _CallableWriter(SinkWriter):
         self._function(batch)
 
     def prepare(self) -> Prepared:
-        return list
+        return nothing_prepared

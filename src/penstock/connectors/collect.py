@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
+from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter, nothing_prepared
 from penstock.errors import DataError
 from penstock.ids import CheckpointId, Generation
 
@@ -87,7 +87,7 @@ class _CollectWriter(SinkWriter):
     def prepare(self) -> Prepared:
         held, self._held = self._held, []
         if not held:
-            return list
+            return nothing_prepared
         self._count += 1
         part = [*self._part, self._count]
 

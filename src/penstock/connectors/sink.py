@@ -21,6 +21,11 @@ Prepared: TypeAlias = Callable[[], Sequence[bytes]]
 """Runs in a background thread; makes the staged output durable and returns its committables."""
 
 
+def nothing_prepared() -> Sequence[bytes]:
+    """What `SinkWriter.prepare` returns if there is nothing to hand over: known by its identity, and not called."""
+    return ()
+
+
 class SinkWriter(ABC):
     """Stages the output of one subtask."""
 
@@ -40,7 +45,7 @@ class SinkWriter(ABC):
 
         Returns at once; flushing and syncing belong into the returned function. The trap: that function
         runs while `write` goes on, so it must own what it works on. If there is nothing to hand over, return
-        `list` itself: then nobody has to wait for a thread.
+        `nothing_prepared`: then nobody has to wait for a thread.
         """
 
     def close(self) -> None:

@@ -72,7 +72,7 @@ from penstock.protocol.coordinator.events import (
 from penstock.protocol.coordinator.state import Policy, Request, RequestId, RequestKind, State
 from penstock.protocol.history import AttemptRecord
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.manifest_codec import (
+from penstock.protocol.manifest.codec import (
     decode_manifest_or_void,
     decode_reservation,
     encode_manifest,

@@ -20,10 +20,10 @@ from penstock.errors import (
 )
 from penstock.ids import CheckpointId, Generation, OperatorName
 from penstock.protocol.commit import CommitPermit, decide_recommit
-from penstock.protocol.compatibility import check_fits
-from penstock.protocol.former_names import with_derived_names
 from penstock.protocol.manifest import Manifest, PipelineShape, committables_of, segments_of
-from penstock.protocol.manifest_codec import encode_reservation, encode_void
+from penstock.protocol.manifest.codec import encode_reservation, encode_void
+from penstock.protocol.manifest.compatibility import check_fits
+from penstock.protocol.manifest.former_names import with_derived_names
 from penstock.protocol.ownership import (
     Reservation,
     Takeover,

@@ -37,6 +37,7 @@ class OutputChannel:
     def __init__(
         self,
         channel: Channel,
+        *,
         to: WorkerId,
         generation: Generation,
         window_bytes: int,

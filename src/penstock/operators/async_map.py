@@ -19,14 +19,14 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
 from penstock.errors import UserCodeError
-from penstock.operators.contract import Emit
+from penstock.operators.contract import Emit, UserFunction
 from penstock.operators.formats import As, Form, form_of
-from penstock.operators.stateless import NamedOperator
+from penstock.operators.named import NamedOperator
 from penstock.user_code import called_with, user_code_error
 
 Where: TypeAlias = Literal["threads", "processes"]
@@ -45,7 +45,7 @@ class _Job:
     """Whether any subtask may have it: without a key, or from a checkpoint in which the records in hand had none."""
     is_started: bool = False
     done: threading.Event = field(default_factory=threading.Event)
-    result: Any = None
+    result: object = None
     error: BaseException | None = None
 
 
@@ -53,22 +53,22 @@ class Runner(ABC):
     """Runs one call at a time, on the thread that made it."""
 
     @abstractmethod
-    def call(self, batch: pa.RecordBatch) -> Any: ...
+    def call(self, batch: pa.RecordBatch) -> object: ...
 
     def close(self) -> None:
         """End what is still running, if that is possible. Called from another thread."""
 
 
 class InThread(Runner):
-    def __init__(self, function: Callable[[Any], Any], as_: As, form: Form) -> None:
+    def __init__(self, function: UserFunction, as_: As, form: Form) -> None:
         self._call = as_rows_call(function) if as_ == "rows" else function
         self._form = form
 
-    def call(self, batch: pa.RecordBatch) -> Any:
+    def call(self, batch: pa.RecordBatch) -> object:
         return self._call(self._form.of(batch))
 
 
-def as_rows_call(function: Callable[[Any], Any]) -> Callable[[list[Any]], list[Any]]:
+def as_rows_call(function: UserFunction) -> UserFunction:
     """The function of one row as a function of all rows."""
 
     return functools.partial(called_with, function)
@@ -121,7 +121,7 @@ class MapAsyncOperator(NamedOperator):
 
     def __init__(
         self,
-        function: Callable[[Any], Any],
+        function: UserFunction,
         as_: As,
         schema: pa.Schema | None,
         concurrency: int,
@@ -142,7 +142,7 @@ class MapAsyncOperator(NamedOperator):
 
     def opened(self) -> None:
         self._unkeyed = self.context.list_state(_IN_HAND)
-        self._keyed: Any = self.context.keyed.rows(_IN_HAND, self.context.key) if self.context.key else None
+        self._keyed = self.context.keyed.rows(_IN_HAND, self.context.key) if self.context.key else None
         self.form: Form = form_of(self.as_, self.output_guard(self.schema))
         self._pool = Pool(self.concurrency, self._runner, f"{self.context.operator}[{self.context.subtask}]")
 

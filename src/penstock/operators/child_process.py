@@ -7,15 +7,15 @@ function that is stuck ends with it. Code travels as the pipeline's own closure 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import cast
 
 import pyarrow as pa
 
 from penstock.columnar.schema_guard import SchemaGuard
 from penstock.errors import UserCodeError
 from penstock.operators.async_map import Runner
+from penstock.operators.contract import UserFunction
 from penstock.operators.formats import As, form_of
 from penstock.operators.pickling import dumps, loads
 from penstock.user_code import called_with, reason_of
@@ -24,7 +24,7 @@ from penstock.user_code import called_with, reason_of
 class InProcess(Runner):
     """One child process; calls come one at a time."""
 
-    def __init__(self, function: Callable[[Any], Any], as_: As, operator: str) -> None:
+    def __init__(self, function: UserFunction, as_: As, operator: str) -> None:
         # A fork would copy the locks of the worker's other threads in whatever state they are.
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
@@ -32,7 +32,7 @@ class InProcess(Runner):
         self._process.start()
         theirs.close()
 
-    def call(self, batch: pa.RecordBatch) -> Any:
+    def call(self, batch: pa.RecordBatch) -> object:
         try:
             self._connection.send(batch)
             is_good, answer = self._connection.recv()
@@ -48,7 +48,7 @@ class InProcess(Runner):
 
 
 def _serve(connection: Connection, pickled: bytes, as_: As, operator: str) -> None:
-    function, form = loads(pickled), form_of(as_, SchemaGuard(f"operator '{operator}'"))
+    function, form = cast(UserFunction, loads(pickled)), form_of(as_, SchemaGuard(f"operator '{operator}'"))
     while True:
         try:
             batch = connection.recv()

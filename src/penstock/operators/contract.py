@@ -14,8 +14,15 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import pyarrow as pa
 
 from penstock.ids import OperatorName
+from penstock.state.keyed import KeyedState
 
 T = TypeVar("T")
+
+UserFunction: TypeAlias = Callable[[Any], object]
+"""A function of the user's. The type of its argument depends on the format that the user has chosen."""
+
+Row: TypeAlias = dict[str, object]
+"""A record as a function of rows sees it."""
 
 Emit: TypeAlias = Callable[[pa.RecordBatch], None]
 """Passes a batch on to the next operator."""
@@ -55,8 +62,8 @@ class OperatorContext(Protocol):
         ...
 
     @property
-    def keyed(self) -> Any:
-        """Keyed state of this subtask: `penstock.state.KeyedState`."""
+    def keyed(self) -> KeyedState:
+        """Keyed state of this subtask: ask it for states in `open`. Raises `PipelineError` if the input has no key."""
         ...
 
     @property

@@ -27,7 +27,7 @@ from penstock.model.event_time import (
     ticks_of,
 )
 from penstock.operators.contract import Emit
-from penstock.operators.stateless import NamedOperator
+from penstock.operators.named import NamedOperator
 
 _log = logging.getLogger("penstock")
 

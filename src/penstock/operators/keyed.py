@@ -22,9 +22,9 @@ from penstock.model.event_time import MIN_WATERMARK
 from penstock.operators.contract import BatchState, Emit, OperatorContext
 from penstock.operators.formats import ArrowForm, As, Form, form_of
 from penstock.operators.functions import KeyedFunction, TwoInputFunction
+from penstock.operators.named import NamedOperator
 from penstock.operators.spark_processor import ProcessorFunction
 from penstock.operators.spark_values import SparkPandasForm, SparkRowsForm, StateTuples
-from penstock.operators.stateless import NamedOperator
 from penstock.operators.timers import KeyedTimers, TimeMode, timers_of
 from penstock.operators.ttl import ExpiringListState, ExpiringMapState, ExpiringValueState, with_expiry
 

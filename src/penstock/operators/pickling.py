@@ -9,14 +9,13 @@ import functools
 import inspect
 import types
 from collections.abc import Iterator
-from typing import Any
 
 from penstock.errors import PenstockError, PipelineError
 
 _DEPTH_MAX = 5
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: object) -> bytes:
     """Pickled as Spark does it."""
     from pyspark import cloudpickle
 
@@ -24,14 +23,14 @@ def dumps(value: Any) -> bytes:
     return data
 
 
-def loads(data: bytes) -> Any:
+def loads(data: bytes) -> object:
     """The inverse, for what this very process tree has pickled; never for what came from a socket or a checkpoint."""
     from pyspark import cloudpickle
 
     return cloudpickle.loads(data)
 
 
-def check_travels(operator: str, value: Any) -> None:
+def check_travels(operator: str, value: object) -> None:
     """Raise `PipelineError` if `value`, a part of the operator, cannot be pickled."""
     error = _failure(value)
     if error is None:
@@ -45,7 +44,7 @@ def check_travels(operator: str, value: Any) -> None:
     ) from error
 
 
-def _failure(value: Any) -> Exception | None:
+def _failure(value: object) -> Exception | None:
     try:
         dumps(value)
     except Exception as error:  # whatever a __reduce__ may raise
@@ -53,7 +52,7 @@ def _failure(value: Any) -> Exception | None:
     return None
 
 
-def _culprit(value: Any, depth: int, seen: set[int]) -> list[str]:
+def _culprit(value: object, depth: int, seen: set[int]) -> list[str]:
     """The way to the innermost part of `value` that cannot be pickled, in words."""
     if depth > _DEPTH_MAX or id(value) in seen:
         return []
@@ -67,7 +66,7 @@ def _culprit(value: Any, depth: int, seen: set[int]) -> list[str]:
     return []
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+def _parts(value: object) -> Iterator[tuple[str, object]]:
     if isinstance(value, functools.partial):
         yield "the function", value.func
         yield from ((f"argument {number}", part) for number, part in enumerate(value.args))

@@ -1,13 +1,15 @@
 """The operator behind `KeyedStream.window`: aggregates by key and window, emitted when the window is complete.
 
-What belongs to which window, and what is late, is decided by the state: `state/windows/state.py`.
+The kind of the windows (`model/windows`) says which window a record belongs to and when a window is complete; the
+state (`state/windows/state.py`) keeps them by that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.columnar.gather import take_rows
@@ -16,9 +18,9 @@ from penstock.errors import DataError
 from penstock.ids import LATE
 from penstock.model.aggregates import Aggregate
 from penstock.model.event_time import MAX_WATERMARK
-from penstock.model.windows import Late, Windows
+from penstock.model.windows import Late, WindowKind
 from penstock.operators.contract import Emit
-from penstock.operators.stateless import NamedOperator
+from penstock.operators.named import NamedOperator
 
 
 class WindowOperator(NamedOperator):
@@ -26,15 +28,15 @@ class WindowOperator(NamedOperator):
 
     emits_later = True
 
-    def __init__(self, windows: Windows, on: str, aggregates: Sequence[Aggregate], late: Late) -> None:
-        self.windows = windows
+    def __init__(self, kind: WindowKind, on: str, aggregates: Sequence[Aggregate], late: Late) -> None:
+        self.kind = kind
         self.on = on
         self.aggregates = tuple(aggregates)
         self.late = late
 
     def opened(self) -> None:
         key = self.context.key
-        self._state: Any = self.context.keyed.windows("windows", key, self.aggregates, self.windows, self.on)
+        self._state = self.context.keyed.windows("windows", key, self.aggregates, self.kind, self.on)
 
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         key_columns(batch, self.context.key, self.context.operator)
@@ -56,7 +58,7 @@ class WindowOperator(NamedOperator):
     def on_end(self, emit: Emit) -> None:
         self.on_watermark(MAX_WATERMARK, emit)
 
-    def _on_late(self, batch: pa.RecordBatch, rows: Any) -> None:
+    def _on_late(self, batch: pa.RecordBatch, rows: npt.NDArray[np.intp]) -> None:
         if self.late == "error":
             raise DataError(
                 f"operator '{self.context.operator}': the windows of {len(rows)} rows had been emitted when the rows "

@@ -16,7 +16,7 @@ any more; the records of one old channel stay together and in order on one new o
 that have been recovered before come first: a key may have changed its channel since. Watermarks in flight are
 kept only where a channel is the same as before: elsewhere they would speak for records of other senders.
 
-Whether the new pipeline can go on from the checkpoint at all is decided before, in `protocol.compatibility`.
+Whether the new pipeline can go on from the checkpoint at all is decided before, in `protocol.manifest.compatibility`.
 
 Pure: computed alike by every worker, from the manifest alone.
 """

@@ -16,6 +16,7 @@ from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.protocol.recovery import FallBack
 from penstock.protocol.restart import RestartPolicy
 from penstock.protocol.retention import STOPS_RETAINED
+from penstock.state.backends import DEFAULT_BACKEND, check_backend
 from penstock.worker.settings import WorkerSettings
 
 _MODES = {
@@ -29,6 +30,8 @@ Time: TypeAlias = float | timedelta | str
 """A number of seconds, a `timedelta`, or a text such as "500 ms"."""
 
 CheckpointMode = Literal["aligned", "unaligned", "aligned-with-timeout"]
+StateBackendName: TypeAlias = Literal["memory"]
+"""The names in `penstock.state.backends.BACKENDS`, for type checkers."""
 
 
 class StartOptions(TypedDict, total=False):
@@ -65,6 +68,7 @@ class StartOptions(TypedDict, total=False):
     takeover_timeout: Time
     allow_output_twice: bool
     allow_dropped_state: bool
+    state_backend: StateBackendName
 
 
 _LEAST = {
@@ -137,11 +141,15 @@ class Settings:
     """Whether to go back past a damaged checkpoint although its output may have been published."""
     allow_dropped_state: bool = False
     """Whether state of an operator that the pipeline no longer has may be dropped."""
+    state_backend: str = DEFAULT_BACKEND
+    """Where keyed state lives between two checkpoints: "memory", the memory of the workers. Checkpoints do not depend
+    on it, so it may change at a restart."""
 
     def __post_init__(self) -> None:
         self._check_numbers()
         if self.checkpoint_mode not in tuple(_MODES):
             raise OptionError(f"checkpoint_mode is {self.checkpoint_mode!r}: it must be one of {', '.join(_MODES)}")
+        check_backend(self.state_backend)
         self.supervisor()
         self.worker()
 
@@ -223,6 +231,7 @@ class Settings:
             heartbeat_ms=max(1, min(1000, silence_ms // 4)),
             driver_silence_ms_max=3 * silence_ms,
             time_zone=time_zone,
+            state_backend=self.state_backend,
         )
 
 

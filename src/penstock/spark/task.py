@@ -112,11 +112,11 @@ def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
             attempt.plan,
             attempt.generation,
             attempt.settings,
-            clock,
-            transport,
-            background,
-            store,
-            None if attempt.restored is None else read_manifest(store, attempt.restored),
+            clock=clock,
+            transport=transport,
+            background=background,
+            store=store,
+            manifest=None if attempt.restored is None else read_manifest(store, attempt.restored),
         )
         beat = WorkerBeat(worker, threading.get_ident(), lambda: transport.pulse(attempt.driver))
         with Pulse(beat, max(1, attempt.settings.heartbeat_ms // 2)):

@@ -8,61 +8,88 @@ reference per key group); what takes time is `encode`, which runs in the backgro
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import pyarrow as pa
 
 from penstock.columnar.hashing import key_groups
 from penstock.errors import IncompatibleCheckpoint, PipelineError
 from penstock.model.aggregates import Aggregate
-from penstock.model.windows import Windows
-from penstock.state.aggregates.state import AggregateState
-from penstock.state.pieces import KeyedPiece, KeyedStateLike, StateSnapshot
+from penstock.model.windows import WindowKind
+from penstock.state.aggregates.state import AggregateDescriptor, AggregateState
+from penstock.state.backends.memory import MemoryBackend
+from penstock.state.backends.port import StateBackend
+from penstock.state.contract import HeldByFunction, KeyedStateLike, S, StateDescriptor, StateSnapshot
+from penstock.state.pieces import KeyedPiece
+from penstock.state.rows.descriptors import ListDescriptor, MapDescriptor, RowsDescriptor, ValueDescriptor
 from penstock.state.rows.rows import RowsState
-from penstock.state.rows.states import KeyCursor, ListState, MapState, RowState, ValueState
-from penstock.state.windows.clock import WindowClock
-from penstock.state.windows.state import WindowState
-
-R = TypeVar("R", bound=RowState)
+from penstock.state.rows.states import KeyCursor, ListState, MapState, ValueState
+from penstock.state.windows.state import WindowDescriptor, WindowState
 
 
 class KeyedState:
     """The states of one subtask, which owns the range `key_groups`.
 
-    `key_schema` or `declare_key` says what the key's columns are, before the first `set_key`. Asking for a state
-    that exists returns it, if kind and types are the same.
+    `key_schema` or `declare_key` says what the key's columns are, before the first `set_key`. `register` adds a state
+    of any kind; `backend` makes it.
     """
 
-    def __init__(self, key_groups: range, max_parallelism: int, key_schema: pa.Schema | None = None) -> None:
+    def __init__(
+        self,
+        key_groups: range,
+        max_parallelism: int,
+        key_schema: pa.Schema | None = None,
+        backend: StateBackend | None = None,
+    ) -> None:
         self.key_groups = key_groups
         self.max_parallelism = max_parallelism
-        self._cursor = KeyCursor(key_groups, max_parallelism)
+        self.cursor = KeyCursor(key_groups, max_parallelism)
+        self._backend = MemoryBackend() if backend is None else backend
+        self._descriptors: dict[str, StateDescriptor[KeyedStateLike]] = {}
         self._states: dict[str, KeyedStateLike] = {}
         self._removed: set[str] = set()
         if key_schema is not None:
-            self._cursor.declare(key_schema)
+            self.cursor.declare(key_schema)
 
     def declare_key(self, schema: pa.Schema) -> None:
         """Settle the columns of the key for the row states. Raises `PipelineError` if they are others already."""
-        self._cursor.declare(schema)
+        self.cursor.declare(schema)
 
     def set_key(self, key_group: int, key: tuple[Any, ...]) -> None:
         """Move all row states to `key`, a tuple of the key's columns."""
-        self._cursor.move(key_group, key)
+        self.cursor.move(key_group, key)
 
     def groups_of(self, keys: pa.RecordBatch) -> list[int]:
         """The key group of each row of `keys`, which has the key's columns in their order and no others."""
         groups: list[int] = key_groups(keys, keys.schema.names, self.max_parallelism).tolist()
         return groups
 
+    def register(self, descriptor: StateDescriptor[S]) -> S:
+        """The state that a descriptor describes: a new one, or that of an equal descriptor.
+
+        Raises `PipelineError` if its name belongs to a state of another kind or of other types.
+        """
+        known = self._descriptors.get(descriptor.name)
+        if known is None:
+            state = self._backend.create(descriptor, self)
+            self._descriptors[descriptor.name] = descriptor
+            self._states[descriptor.name] = state
+            return state
+        if known != descriptor:
+            raise PipelineError(f"state '{descriptor.name}' is used twice, and not in the same way")
+        # Equal descriptors are of one class, and make states of one class.
+        return cast(S, self._states[descriptor.name])
+
+    # --- the kinds that operators ask for most ---
+
     def value(self, name: str, schema: pa.Schema) -> ValueState:
-        return self._row_state(ValueState(name, self._cursor, schema))
+        return self.register(ValueDescriptor(name, schema))
 
     def list(self, name: str, schema: pa.Schema) -> ListState:
-        return self._row_state(ListState(name, self._cursor, schema))
+        return self.register(ListDescriptor(name, schema))
 
     def map(self, name: str, user_key_schema: pa.Schema, value_schema: pa.Schema) -> MapState:
-        return self._row_state(MapState(name, self._cursor, user_key_schema, value_schema))
+        return self.register(MapDescriptor(name, user_key_schema, value_schema))
 
     def aggregate(
         self,
@@ -75,46 +102,33 @@ class KeyedState:
 
         `partitioned_by` are the first of them, if the input is partitioned by fewer columns than the key has.
         """
-        new = AggregateState(name, key, aggregates, self.key_groups, self.max_parallelism, partitioned_by)
-        known = self._states.setdefault(name, new)
-        if not isinstance(known, AggregateState) or known.definition != new.definition:
-            raise PipelineError(f"state '{name}' is used twice, and not in the same way")
-        return known
+        by = tuple(key if partitioned_by is None else partitioned_by)
+        return self.register(AggregateDescriptor(name, tuple(key), tuple(aggregates), by))
 
     def windows(
-        self, name: str, key: Sequence[str], aggregates: Sequence[Aggregate], windows: Windows, on: str
+        self, name: str, key: Sequence[str], aggregates: Sequence[Aggregate], kind: WindowKind, on: str
     ) -> WindowState:
         """Columnar aggregates by key and window, and their clock. The input is partitioned by `key`."""
-        clock = WindowClock(f"{name}.clock", windows, self.key_groups)
-        new = WindowState(name, key, aggregates, on, clock, self.key_groups, self.max_parallelism)
-        # The clock comes first in a checkpoint too: it says best what is wrong, if the windows are others now.
-        self._states.setdefault(clock.name, clock)
-        known = self._states.setdefault(name, new)
-        if not isinstance(known, WindowState) or known.definition != new.definition:
-            raise PipelineError(f"state '{name}' is used twice, and not in the same way")
-        return known
+        return self.register(WindowDescriptor(name, tuple(key), tuple(aggregates), kind, on))
 
     def rows(self, name: str, key: Sequence[str]) -> RowsState:
         """Whole rows, as batches, by the columns `key` that the input is partitioned by."""
-        new = RowsState(name, key, self.key_groups, self.max_parallelism)
-        known = self._states.setdefault(name, new)
-        if not isinstance(known, RowsState) or known.key != new.key:
-            raise PipelineError(f"state '{name}' is used twice, and not in the same way")
-        return known
+        return self.register(RowsDescriptor(name, tuple(key)))
 
     @property
     def key_schema(self) -> pa.Schema:
         """The columns of the key."""
-        assert self._cursor.key_type is not None
-        return self._cursor.key_type.schema
+        assert self.cursor.key_type is not None
+        return self.cursor.key_type.schema
 
     def remove(self, name: str) -> None:
         """Forget a state and all that it holds, here and in the checkpoint, if there is one of this name.
 
         Whoever holds the state gets an error from it: nothing that is written to it would be kept.
         """
-        state = self._states.pop(name, None)
-        if isinstance(state, RowState):
+        self._descriptors.pop(name, None)
+        state: object = self._states.pop(name, None)
+        if isinstance(state, HeldByFunction):
             state.disown()
         self._removed.add(name)
 
@@ -126,6 +140,11 @@ class KeyedState:
     def declared(self) -> dict[str, str]:
         """How each state was asked for, by name."""
         return {name: state.declared for name, state in self._states.items()}
+
+    @property
+    def state_bytes(self) -> int:
+        """About how many bytes all states take, as their backend counts them."""
+        return sum(self._backend.state_bytes(state) for state in self._states.values())
 
     @property
     def removed(self) -> frozenset[str]:
@@ -151,12 +170,6 @@ class KeyedState:
                 "give it one of that name, or rename the operator to start without its state"
             )
         return state.restore(batches)
-
-    def _row_state(self, new: R) -> R:
-        known = self._states.setdefault(new.name, new)
-        if not isinstance(known, type(new)) or known.describe() != new.describe():
-            raise PipelineError(f"state '{new.name}' is used twice, and not with the same types")
-        return known
 
 
 class KeyedSnapshot:

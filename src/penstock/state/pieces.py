@@ -7,9 +7,9 @@ with another range reads little beyond what is its own, and keeps just that (I9)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,31 +41,6 @@ class KeyedPiece:
     end: int
     batch: pa.RecordBatch
     rows: int
-
-
-class StateSnapshot(Protocol):
-    """One state at the moment of a snapshot: references only, until it is encoded in the background."""
-
-    @property
-    def version(self) -> int: ...
-
-    def encode(self, target_bytes: int) -> list[KeyedPiece]: ...
-
-
-class KeyedStateLike(Protocol):
-    """What the container asks of a state."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def declared(self) -> str:
-        """How it was asked for, as a checkpoint records it: a state that was asked for otherwise is another one."""
-        ...
-
-    def snapshot(self) -> StateSnapshot: ...
-
-    def restore(self, batches: Iterable[pa.RecordBatch]) -> int: ...
 
 
 def cut(name: str, table: pa.Table, target_bytes: int) -> list[KeyedPiece]:

@@ -24,7 +24,7 @@ from dataclasses import replace
 from penstock.errors import CorruptBlob, RestoreError, StorageError
 from penstock.ids import CheckpointId
 from penstock.protocol.manifest import Manifest, Segment, blobs_of, segments_of
-from penstock.protocol.manifest_codec import (
+from penstock.protocol.manifest.codec import (
     decode_manifest,
     decode_manifest_or_void,
     encode_manifest,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from penstock.errors import CorruptBlob, RestoreError, StorageError
 from penstock.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Manifest, blobs_of
-from penstock.protocol.manifest_codec import decode_manifest_or_void, decode_reservation
+from penstock.protocol.manifest.codec import decode_manifest_or_void, decode_reservation
 from penstock.protocol.ownership import Listing, Outcome, Reservation, Void, unreadable_reservation
 from penstock.protocol.retention import Blob, CompletedCheckpoint, Contents
 from penstock.storage import paths

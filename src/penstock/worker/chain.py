@@ -18,7 +18,7 @@ from penstock.protocol.manifest import Committable, Manifest, StateKind
 from penstock.user_code import user_code_error
 from penstock.worker.context import Context, EventTime, Piece
 from penstock.worker.services import Services
-from penstock.worker.sink_stage import SinkStage
+from penstock.worker.sink_stage import SinkStage, no_committables
 from penstock.worker.source_stage import SourceStage
 
 T = TypeVar("T")
@@ -36,6 +36,7 @@ class OperatorChain:
         subtask: SubtaskId,
         plan: PhysicalPlan,
         services: Services,
+        *,
         output: Emit,
         side_output: Callable[[OperatorName, str, pa.RecordBatch], None],
         release_watermark: Callable[[int], None],
@@ -55,12 +56,20 @@ class OperatorChain:
             if node.source is not None:
                 self.source = SourceStage(node.name, node.source, subtask.index, self.chain.parallelism, emit_to)
                 continue
-            key = self.chain.key if node.name == self.chain.name else ()
-            place = subtask.index, self.chain.parallelism, plan.max_parallelism
-            groups = plan.key_groups(subtask)
-            release = functools.partial(self._release, len(self.contexts))
-            steps = functools.partial(self._work_off, len(self.contexts), work_off)
-            self.contexts.append(Context(node.name, *place, groups, key, services, release, event_time, steps, emit_to))
+            context = Context(
+                node.name,
+                services,
+                subtask=subtask.index,
+                parallelism=self.chain.parallelism,
+                max_parallelism=plan.max_parallelism,
+                key_groups=plan.key_groups(subtask),
+                key=self.chain.key if node.name == self.chain.name else (),
+                release_watermark=functools.partial(self._release, len(self.contexts)),
+                event_time=event_time,
+                work_off=functools.partial(self._work_off, len(self.contexts), work_off),
+                emit_to=emit_to,
+            )
+            self.contexts.append(context)
         try:
             self._make_operators(services)
             self._emits = self._link(output)
@@ -204,6 +213,11 @@ class OperatorChain:
     def has_state(self) -> bool:
         return any(context.has_state for context in self.contexts)
 
+    @property
+    def state_bytes(self) -> int:
+        """About how many bytes the state of all operators takes now. Asked now and then, and not for every record."""
+        return sum(context.state_bytes for context in self.contexts)
+
     def snapshot(self, segment_bytes: int) -> Callable[[], list[Piece]]:
         """References to all state of all operators; the returned function encodes them in the background."""
         encoders = [context.snapshot(segment_bytes) for context in self.contexts]
@@ -212,12 +226,12 @@ class OperatorChain:
     def prepare(self, checkpoint: CheckpointId, completed: CheckpointId) -> Callable[[], list[Committable]]:
         """Cut a sink's output; and a source hears which checkpoint it gives its positions for, and which is durable.
 
-        `list` itself if the sink has nothing to hand over.
+        `no_committables` if the sink has nothing to hand over.
         """
         if self.source is not None:
             self.source.prepare(checkpoint, completed)
         if self.sink is None:
-            return list
+            return no_committables
         return self.sink.prepare(checkpoint, completed)
 
     def on_durable(self, checkpoint: CheckpointId) -> None:

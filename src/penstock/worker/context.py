@@ -15,8 +15,8 @@ import pyarrow as pa
 from penstock.errors import IncompatibleCheckpoint, PipelineError
 from penstock.ids import OperatorName
 from penstock.model.event_time import MIN_WATERMARK
-from penstock.protocol.compatibility import check_states
 from penstock.protocol.manifest import Manifest, StateKind
+from penstock.protocol.manifest.compatibility import check_states
 from penstock.state.keyed import KeyedState
 from penstock.worker.services import Services
 
@@ -70,12 +70,13 @@ class Context:
     def __init__(
         self,
         operator: OperatorName,
+        services: Services,
+        *,
         subtask: int,
         parallelism: int,
         max_parallelism: int,
         key_groups: range,
         key: tuple[str, ...],
-        services: Services,
         release_watermark: Callable[[int], None],
         event_time: EventTime,
         work_off: Callable[[Iterator[None]], None],
@@ -144,12 +145,18 @@ class Context:
                 f"operator '{self.operator}' asks for keyed state, but its input is not keyed: add key_by"
             )
         if self._keyed is None:
-            self._keyed = KeyedState(self.key_groups, self.max_parallelism)
+            self._keyed = KeyedState(self.key_groups, self.max_parallelism, backend=self._services.state_backend)
         return self._keyed
 
     @property
     def has_state(self) -> bool:
         return self._keyed is not None or bool(self._batches)
+
+    @property
+    def state_bytes(self) -> int:
+        """About how many bytes the state of the operator takes now: keyed state as its backend counts it."""
+        batches: int = sum(batch.nbytes for _, holder in self._batches.values() for batch in holder.reference)
+        return batches + (0 if self._keyed is None else self._keyed.state_bytes)
 
     def list_state(self, name: str) -> BatchStateHolder:
         return self._holder(name, StateKind.LIST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 
 from penstock.ids import Generation
@@ -9,13 +10,14 @@ from penstock.mailbox.activity import Activity
 from penstock.mailbox.journal import Journal
 from penstock.mailbox.ports import Background, Clock, Transport
 from penstock.mailbox.timers import Timers
+from penstock.state.backends import DEFAULT_BACKEND, StateBackend, backend_of
 from penstock.storage.port import Store
 from penstock.worker.scheduling.budget import Budget
 from penstock.worker.scheduling.slice_budget import Pace
 from penstock.worker.settings import WorkerSettings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """The ports of a worker, and what it counts across its subtasks."""
 
@@ -35,3 +37,5 @@ class Services:
     pace: Pace
     journal: Journal | None = None
     activity: Activity = field(default_factory=Activity)
+    state_backend: StateBackend = field(default_factory=functools.partial(backend_of, DEFAULT_BACKEND))
+    """Makes the keyed state of all operators."""

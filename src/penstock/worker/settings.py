@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.errors import OptionError
+from penstock.state.backends import DEFAULT_BACKEND, check_backend
 
 MIB = 1024 * 1024
+_NAMES = {"time_zone", "state_backend"}
 _MAY_BE_ZERO = {"inline_bytes_max", "queue_ms_target", "source_rest_ms"}
 
 
@@ -50,11 +52,14 @@ class WorkerSettings:
     """The zone in which processors of PySpark see times: `spark.sql.session.timeZone` of the session."""
     inline_bytes_max: int = 4 * MIB
     """State that may travel inside the manifest instead of in files, of all subtasks; and as much in-flight data."""
+    state_backend: str = DEFAULT_BACKEND
+    """Name of the backend that keyed state lives in; `penstock.state.backends` has the known ones."""
 
     def __post_init__(self) -> None:
+        check_backend(self.state_backend)
         for name in self.__slots__:
             value = getattr(self, name)
-            if name == "time_zone":
+            if name in _NAMES:
                 continue
             least = 0 if name in _MAY_BE_ZERO else 1
             if not isinstance(value, int) or value < least:

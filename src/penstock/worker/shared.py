@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from penstock.errors import OptionError
-from penstock.protocol.manifest_codec import encode_reservation
+from penstock.protocol.manifest.codec import encode_reservation
 from penstock.protocol.ownership import Reservation
 from penstock.storage import paths
 from penstock.storage.directory import read_if_there

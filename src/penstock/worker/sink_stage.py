@@ -7,13 +7,18 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from penstock.connectors.sink import Prepared, Sink, SinkWriter
+from penstock.connectors.sink import Prepared, Sink, SinkWriter, nothing_prepared
 from penstock.ids import CheckpointId, Generation, OperatorName
 from penstock.operators.contract import Emit, Operator, OperatorContext
 from penstock.protocol.manifest import Committable
 
 _LOOK_AGAIN_MS = 2
 """How long a writer that wants no input is left alone."""
+
+
+def no_committables() -> list[Committable]:
+    """The preparation of a chain that has nothing to hand over: known by its identity, so that no thread runs it."""
+    return []
 
 
 class SinkStage(Operator):
@@ -49,14 +54,14 @@ class SinkStage(Operator):
     def prepare(self, checkpoint: CheckpointId, completed: CheckpointId) -> Callable[[], list[Committable]]:
         """Cut the output; the returned function gives, in the background, all that `checkpoint` must hold.
 
-        `list` itself if that is nothing.
+        `no_committables` if that is nothing.
         """
         self._held = [(made, once) for made, once in self._held if made > completed]
         prepared = self._writer.prepare()
-        if prepared is not list:
+        if prepared is not nothing_prepared:
             self._held.append((checkpoint, _Once(prepared)))
         elif not self._held:
-            return list
+            return no_committables
         held = [once for _, once in self._held]
         return lambda: [Committable(self.operator, self.subtask, payload) for once in held for payload in once.result()]
 

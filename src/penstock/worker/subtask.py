@@ -60,34 +60,40 @@ class Subtask:
             for channel in channels:
                 self.outputs[channel.id] = OutputChannel(
                     channel,
-                    plan.worker_of(channel.receiver),
-                    services.generation,
-                    settings.window_bytes,
-                    settings.output_bytes_max,
-                    services.transport,
-                    services.clock,
-                    self._departed,
-                    self._full,
+                    to=plan.worker_of(channel.receiver),
+                    generation=services.generation,
+                    window_bytes=settings.window_bytes,
+                    bytes_max=settings.output_bytes_max,
+                    transport=services.transport,
+                    clock=services.clock,
+                    departed=self._departed,
+                    full=self._full,
                 )
         self._router = Router(subtask, plan, self.outputs)
         self._clock = SubtaskClock(services, self.inputs, self.outputs)
         self._owed: deque[Iterator[None]] = deque()
         """What its operators have to do before the next record, in steps."""
-        outputs = self._router.emit, self._router.emit_to
         self.chain = OperatorChain(
-            subtask, plan, services, *outputs, self._clock.pass_on, self._clock, self._owed.append
+            subtask,
+            plan,
+            services,
+            output=self._router.emit,
+            side_output=self._router.emit_to,
+            release_watermark=self._clock.pass_on,
+            event_time=self._clock,
+            work_off=self._owed.append,
         )
         self._clock.begin(self.chain)
         self._aligned_only = self.chain.chain.aligned_only
         self.participation = Participation(
             subtask,
             self.chain,
-            self.inputs,
-            self.outputs,
-            frozenset(id for id, output in self.outputs.items() if plan.may_overtake(output.channel)),
             services,
-            lambda: self._clock.passed_on,
-            self._unblocked,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            may_overtake=frozenset(id for id, output in self.outputs.items() if plan.may_overtake(output.channel)),
+            watermark=lambda: self._clock.passed_on,
+            unblocked=self._unblocked,
         )
         self._slices = SlicePolicy(settings.slice_us, settings.slice_rows_max)
         self._readable: deque[InputChannel] = deque()

@@ -33,6 +33,7 @@ from penstock.mailbox.ports import Background, Clock, Transport
 from penstock.mailbox.recovery_stats import combined
 from penstock.mailbox.timers import Timers
 from penstock.protocol.manifest import Manifest
+from penstock.state.backends import backend_of
 from penstock.storage.port import Store
 from penstock.worker.recovery.restore import Restored, restore
 from penstock.worker.scheduling.budget import Budget
@@ -88,6 +89,7 @@ class Worker:
         plan: PhysicalPlan,
         generation: Generation,
         settings: WorkerSettings,
+        *,
         clock: Clock,
         transport: Transport,
         background: Background,
@@ -100,18 +102,19 @@ class Worker:
         self._plan = plan
         self._manifest = manifest
         self._services = Services(
-            generation,
-            settings,
-            clock,
-            transport,
-            _Guarded(background, self._call_back),
-            store,
-            Timers(clock),
-            Budget(settings.capture_bytes_max),
-            Budget(settings.backlog_bytes_max),
-            settings.inline_bytes_max // max(1, len(plan.subtasks)),
-            Pace(settings, clock),
-            journal,
+            generation=generation,
+            settings=settings,
+            clock=clock,
+            transport=transport,
+            background=_Guarded(background, self._call_back),
+            store=store,
+            timers=Timers(clock),
+            capture_budget=Budget(settings.capture_bytes_max),
+            backlog_budget=Budget(settings.backlog_bytes_max),
+            inline_bytes_max=settings.inline_bytes_max // max(1, len(plan.subtasks)),
+            pace=Pace(settings, clock),
+            journal=journal,
+            state_backend=backend_of(settings.state_backend),
         )
         self.subtasks: dict[SubtaskId, Subtask] = {}
         self._order: list[Subtask] = []

@@ -19,6 +19,7 @@ from tests.mutants.catalogue import (
     outputs,
     ownership,
     recovery,
+    seams,
     sinks,
     snapshots,
     takeovers,
@@ -42,4 +43,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *liveness.MUTANTS,
     *columns.MUTANTS,
     *names.MUTANTS,
+    *seams.MUTANTS,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import OWN, Mutant
 
 _NAMES = "graph/names.py"
-_FORMER = "protocol/former_names.py"
+_FORMER = "protocol/manifest/former_names.py"
 _OF_NAMES = ("tests/unit/graph/test_names.py",)
 _OF_CHECKPOINTS = ("tests/unit/driver/test_unnamed_operators.py",)
 
@@ -14,7 +14,8 @@ def _mutant(name: str, file: str, old: str, new: str, why: str, tests: tuple[str
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests)
 
 
-_OPERATORS = "operators/stateless.py"
+_AGGREGATE = "operators/aggregate.py"
+_REDUCE = "operators/reduce.py"
 _OF_UPDATES = ("tests/unit/operators/test_updates.py",)
 
 MUTANTS = (
@@ -53,7 +54,7 @@ MUTANTS = (
     # --- updates ---
     _mutant(
         "The sequence of reduce counts updates instead of records",
-        _OPERATORS,
+        _REDUCE,
         "self.sequence: before + len(rows)}",
         "self.sequence: before + 1}",
         "After a failure the same row would come with another number.",
@@ -61,7 +62,7 @@ MUTANTS = (
     ),
     _mutant(
         "Final values are emitted for every batch too",
-        _OPERATORS,
+        _AGGREGATE,
         "            if self._pending is None:\n                emit(self._state.update(batch))\n",
         "            if True:\n                emit(self._state.update(batch))\n",
         "A final value comes once.",

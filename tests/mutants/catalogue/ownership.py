@@ -51,7 +51,7 @@ MUTANTS = (
     Mutant(
         "A pipeline is keyed by other columns than the records in flight",
         OWN,
-        "protocol/compatibility.py",
+        "protocol/manifest/compatibility.py",
         "    if before.key != after.key:\n",
         "    if before.key[:0] != after.key[:0]:\n",
         "I9: the owner of a record is found by its key.",
@@ -178,7 +178,7 @@ MUTANTS = (
     Mutant(
         "Retention takes a savepoint that was asked for to be that of a stop",
         OWN,
-        "protocol/manifest.py",
+        "protocol/manifest/values.py",
         "        return self.is_savepoint and self.is_final\n",
         "        return self.is_savepoint\n",
         "A savepoint belongs to its user: it is gone after three others.",
@@ -253,7 +253,7 @@ MUTANTS = (
     Mutant(
         "Damaged manifests are read",
         OWN,
-        "protocol/manifest_codec.py",
+        "protocol/manifest/codec.py",
         "    if _digest(envelope.kind, envelope.body) != envelope.sha256:\n",
         '    if envelope.sha256 == "":\n',
         "I8: state that cannot be read is an error.",

@@ -154,7 +154,7 @@ MUTANTS = (
     Mutant(
         "The blobs that a recovery still reads are retired with their checkpoint",
         "004",
-        "protocol/manifest.py",
+        "protocol/manifest/values.py",
         "        yield from (channel.segment for channel in report.channels)\n",
         "        yield from (channel.segment for channel in report.channels if not channel.age)\n",
         "I3: every blob that a manifest refers to must stay.",

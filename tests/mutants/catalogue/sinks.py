@@ -167,8 +167,8 @@ MUTANTS = (
     _mutant(
         "`write` is called although there were no records",
         _SPARK_SINK,
-        "            if not self._has_rows:\n                return list\n",
-        "            if self._schema is None:\n                return list\n",
+        "            if not self._has_rows:\n                return nothing_prepared\n",
+        "            if self._schema is None:\n                return nothing_prepared\n",
         "Each checkpoint of an idle pipeline writes and commits an empty file.",
     ),
     _mutant(

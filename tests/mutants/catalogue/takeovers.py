@@ -7,7 +7,7 @@ from tests.mutants.mutant import OWN, Mutant
 _EXPORT = "storage/copies.py"
 _TAKEOVER = "driver/takeover.py"
 _DIRECTORY = "storage/directory.py"
-_FITS = "protocol/compatibility.py"
+_FITS = "protocol/manifest/compatibility.py"
 
 
 def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
@@ -23,7 +23,7 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
             "tests/unit/driver/test_takeover.py",
             "tests/unit/driver/test_coordinator.py",
         ),
-        _FITS: ("tests/unit/protocol/test_compatibility.py",),
+        _FITS: ("tests/unit/protocol/manifest/test_compatibility.py",),
     }
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests[file])
 

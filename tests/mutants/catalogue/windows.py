@@ -6,7 +6,7 @@ from tests.mutants.mutant import OWN, Mutant
 
 _EVENT_TIME = "operators/event_time.py"
 _CLOCK = "state/windows/clock.py"
-_GRID = "state/windows/grid.py"
+_GRID = "model/windows/fixed.py"
 _STATE = "state/windows/state.py"
 _TESTS = (
     "tests/unit/state/test_windows.py",
@@ -128,8 +128,8 @@ MUTANTS = (
     _mutant(
         "A checkpoint does not say of which size its windows are",
         _CLOCK,
-        "if Windows(*row) != self.windows:",
-        "if Windows(*row) is None:",
+        "            if stored != self.kind.parameters:\n",
+        "            if stored is None:\n",
         "I8: what was gathered for other windows is taken for that of these.",
     ),
     # --- watermarks ---

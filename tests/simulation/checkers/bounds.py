@@ -7,7 +7,7 @@ from collections import Counter
 from penstock.exchange.items import BatchItem
 from penstock.mailbox.frames import AcknowledgeFrame
 from penstock.protocol.manifest import Manifest, blobs_of
-from penstock.protocol.manifest_codec import decode_manifest_or_void
+from penstock.protocol.manifest.codec import decode_manifest_or_void
 from penstock.storage import paths
 from penstock.worker.worker import Worker
 from tests.simulation.checkers.base import Checker

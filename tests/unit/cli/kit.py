@@ -27,7 +27,7 @@ from penstock.protocol.manifest import (
     StateSegment,
     SubtaskReport,
 )
-from penstock.protocol.manifest_codec import encode_manifest, encode_reservation, encode_void
+from penstock.protocol.manifest.codec import encode_manifest, encode_reservation, encode_void
 from penstock.protocol.ownership import Reservation, Void
 from penstock.spark.job import Status
 from penstock.storage import LocalStore, paths

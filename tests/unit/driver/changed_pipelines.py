@@ -9,7 +9,7 @@ from penstock.errors import RestoreError, StorageError
 from penstock.pipeline import Pipeline
 from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.manifest_codec import decode_manifest_or_void
+from penstock.protocol.manifest.codec import decode_manifest_or_void
 from penstock.protocol.ownership import Void
 from penstock.storage import MemoryStore, paths
 from penstock.storage.port import Data

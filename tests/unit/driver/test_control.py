@@ -17,7 +17,7 @@ from penstock.protocol.coordinator.events import RequestCompleted, RequestDeclin
 from penstock.protocol.coordinator.state import RequestKind
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Manifest, PipelineShape
-from penstock.protocol.manifest_codec import encode_manifest
+from penstock.protocol.manifest.codec import encode_manifest
 from penstock.storage import paths
 from penstock.storage.lease import Lease
 from penstock.storage.local import LocalStore

@@ -28,7 +28,7 @@ from penstock.protocol.coordinator.events import Finish, StopFenced
 from penstock.protocol.coordinator.state import Policy
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SubtaskReport
-from penstock.protocol.manifest_codec import encode_reservation
+from penstock.protocol.manifest.codec import encode_reservation
 from penstock.protocol.ownership import Reservation, Void
 from penstock.storage import paths
 from penstock.storage.directory import Directory

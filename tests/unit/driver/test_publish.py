@@ -18,7 +18,7 @@ from penstock.mailbox.timers import Timers
 from penstock.protocol.commit import CommitPermit, decide_recommit
 from penstock.protocol.coordinator.state import Policy
 from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SubtaskReport
-from penstock.protocol.manifest_codec import encode_manifest
+from penstock.protocol.manifest.codec import encode_manifest
 from penstock.storage import paths
 from penstock.storage.memory import MemoryStore
 from tests.unit.mailbox.fake_ports import ListTransport, ManualBackground, ManualClock, Numbers, read

@@ -42,7 +42,7 @@ from penstock.protocol.coordinator.events import RequestCompleted, RequestDeclin
 from penstock.protocol.coordinator.state import Policy, RequestKind
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Committable, Manifest, SubtaskReport
-from penstock.protocol.manifest_codec import decode_reservation
+from penstock.protocol.manifest.codec import decode_reservation
 from penstock.protocol.ownership import Reservation
 from penstock.protocol.restart import RestartPolicy
 from penstock.storage import paths

@@ -19,7 +19,7 @@ from penstock.protocol.manifest import (
     StateKind,
     SubtaskReport,
 )
-from penstock.protocol.manifest_codec import decode_manifest_or_void, encode_manifest, encode_reservation
+from penstock.protocol.manifest.codec import decode_manifest_or_void, encode_manifest, encode_reservation
 from penstock.protocol.ownership import Reservation, Void
 from penstock.protocol.recovery import FallBack
 from penstock.storage import paths

@@ -190,14 +190,14 @@ class TestOutput:
     def channel(self, window_bytes: int = 2 * CHUNK, bytes_max: int = 3 * CHUNK) -> OutputChannel:
         return OutputChannel(
             CHANNEL,
-            WorkerId(3),
-            GENERATION,
-            window_bytes,
-            bytes_max,
-            self.transport,
-            self.clock,
-            lambda channel, checkpoint: self.departures.append((channel.id, checkpoint)),
-            self.full,
+            to=WorkerId(3),
+            generation=GENERATION,
+            window_bytes=window_bytes,
+            bytes_max=bytes_max,
+            transport=self.transport,
+            clock=self.clock,
+            departed=lambda channel, checkpoint: self.departures.append((channel.id, checkpoint)),
+            full=self.full,
         )
 
     def sent(self) -> list[object]:

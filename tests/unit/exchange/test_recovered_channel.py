@@ -143,17 +143,17 @@ class Reading:
         self.readable: list[int] = []
         self.budget = Budget(budget)
         services = Services(
-            Generation(1),
-            WorkerSettings(),
-            ManualClock(),
-            None,  # type: ignore[arg-type]
-            self,  # type: ignore[arg-type]
-            store,
-            None,  # type: ignore[arg-type]
-            Budget(1),
-            self.budget,
-            0,
-            None,  # type: ignore[arg-type]
+            generation=Generation(1),
+            settings=WorkerSettings(),
+            clock=ManualClock(),
+            transport=None,  # type: ignore[arg-type]
+            background=self,  # type: ignore[arg-type]
+            store=store,
+            timers=None,  # type: ignore[arg-type]
+            capture_budget=Budget(1),
+            backlog_budget=self.budget,
+            inline_bytes_max=0,
+            pace=None,  # type: ignore[arg-type]
         )
         self.inputs = {id: InputChannel(_Channel(id), 100) for id in channels}  # type: ignore[arg-type]
         self.reader = BacklogReader(SubtaskId(OperatorName("b"), 0), MAX_PARALLELISM, services)

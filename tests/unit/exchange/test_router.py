@@ -45,7 +45,15 @@ def sent_by(physical: PhysicalPlan, *batches: pa.RecordBatch) -> list[pa.RecordB
     full: set[ChannelId] = set()
     outputs = {
         channel.id: OutputChannel(
-            channel, WorkerId(1), Generation(1), 1 << 20, 1 << 20, transport, ManualClock(), lambda *_: None, full
+            channel,
+            to=WorkerId(1),
+            generation=Generation(1),
+            window_bytes=1 << 20,
+            bytes_max=1 << 20,
+            transport=transport,
+            clock=ManualClock(),
+            departed=lambda *_: None,
+            full=full,
         )
         for channels in physical.outputs[sender].values()
         for channel in channels

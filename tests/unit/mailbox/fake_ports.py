@@ -341,11 +341,11 @@ class Bench:
             self.plan,
             GENERATION,
             self.settings,
-            self.clock,
-            self.transport,
-            self.background,
-            self.store,
-            manifest,
+            clock=self.clock,
+            transport=self.transport,
+            background=self.background,
+            store=self.store,
+            manifest=manifest,
         )
 
     def started(self) -> Bench:

@@ -29,7 +29,7 @@ from penstock.operators.async_map import MapAsyncOperator
 from penstock.operators.contract import Emit, Operator
 from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.protocol.manifest import Manifest, StateKind
-from penstock.protocol.manifest_codec import decode_manifest_or_void
+from penstock.protocol.manifest.codec import decode_manifest_or_void
 from penstock.state.keyed import KeyedState
 from penstock.storage import MemoryStore
 from penstock.testing import Result, run

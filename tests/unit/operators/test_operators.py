@@ -23,7 +23,7 @@ from penstock import (
     Stream,
     UserCodeError,
 )
-from penstock.operators.stateless import ReduceOperator
+from penstock.operators.reduce import ReduceOperator
 from penstock.state import KeyedState
 from penstock.testing import Result, run
 

@@ -11,7 +11,7 @@ from penstock import CHECKPOINT, CollectSink, ListSource, Pipeline
 from penstock.operators.formats import RowsForm
 from penstock.protocol.coordinator.state import Policy
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.manifest_codec import decode_manifest_or_void
+from penstock.protocol.manifest.codec import decode_manifest_or_void
 from penstock.storage import MemoryStore
 from penstock.testing import run
 from penstock.worker.settings import WorkerSettings

@@ -15,7 +15,7 @@ from penstock import CollectSink, KeyedFunction, ListSource, Pipeline
 from penstock.operators.timers import STATES, timers_of
 from penstock.protocol.coordinator.state import Policy
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.manifest_codec import decode_manifest_or_void
+from penstock.protocol.manifest.codec import decode_manifest_or_void
 from penstock.state.keyed import KeyedState
 from penstock.storage import MemoryStore
 from penstock.testing import run

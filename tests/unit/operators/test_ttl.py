@@ -14,7 +14,7 @@ from penstock import CollectSink, GeneratorSource, KeyedFunction, Pipeline
 from penstock.operators import ttl as expiring
 from penstock.operators.ttl import ExpiringListState, ExpiringMapState, ExpiringValueState, with_expiry
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.manifest_codec import decode_manifest_or_void
+from penstock.protocol.manifest.codec import decode_manifest_or_void
 from penstock.state import KeyedState
 from penstock.storage import MemoryStore
 from penstock.testing import run

@@ -24,7 +24,7 @@ from penstock import (
     Stream,
 )
 from penstock.model.event_time import MAX_WATERMARK
-from penstock.model.windows import Windows
+from penstock.model.windows import FixedWindows
 from penstock.testing import Result, run
 from tests.unit.window_model import FUNCTIONS, Model
 
@@ -40,7 +40,7 @@ def rows_of(count: int, shuffled_ms: int = 0) -> list[dict[str, Any]]:
     ]
 
 
-def expected(rows: list[dict[str, Any]], windows: Windows) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+def expected(rows: list[dict[str, Any]], windows: FixedWindows) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     model = Model(windows)
     model.add([(row["k"], row["v"], row["ts"]) for row in rows])
     return model.close(MAX_WATERMARK)
@@ -75,12 +75,12 @@ def windowed(stream: Stream, **window: Any) -> Stream:
 @pytest.mark.parametrize(
     ("window", "windows"),
     [
-        ({}, Windows(10, 10)),
-        ({"size": "20 ms", "offset": 3}, Windows(20, 20, 3)),
-        ({"size": datetime.timedelta(milliseconds=30), "every": "20 ms", "offset": 15}, Windows(30, 20, 15)),
+        ({}, FixedWindows(10, 10)),
+        ({"size": "20 ms", "offset": 3}, FixedWindows(20, 20, 3)),
+        ({"size": datetime.timedelta(milliseconds=30), "every": "20 ms", "offset": 15}, FixedWindows(30, 20, 15)),
     ],
 )
-def test_every_window_is_emitted_once_whatever_fails(window: dict[str, Any], windows: Windows) -> None:
+def test_every_window_is_emitted_once_whatever_fails(window: dict[str, Any], windows: FixedWindows) -> None:
     """With one split for each subtask, so that the order in a subtask is that of the source."""
     rows = rows_of(4_000, shuffled_ms=15)
     output, result = run_of(
@@ -103,7 +103,7 @@ def _without_order(windows: dict[tuple[Any, ...], tuple[Any, ...]]) -> dict[tupl
 def test_all_functions_of_aggregates() -> None:
     rows = rows_of(2_000, shuffled_ms=15)
     output, _ = run_of(windowed, ListSource(rows, batch_rows=30))
-    assert found(output) == expected(rows, Windows(10, 10))
+    assert found(output) == expected(rows, FixedWindows(10, 10))
 
 
 def test_windows_are_emitted_while_the_input_goes_on_and_survive_a_rescale() -> None:
@@ -123,7 +123,7 @@ def test_windows_are_emitted_while_the_input_goes_on_and_survive_a_rescale() -> 
     second = run(pipeline, parallelism=3, workers=3, store=first.store)
     assert len(sink.rows()) > emitted
     assert first.rows_late == second.rows_late == 0
-    assert _without_order(found(sink.rows())) == _without_order(expected(rows, Windows(30, 10)))
+    assert _without_order(found(sink.rows())) == _without_order(expected(rows, FixedWindows(30, 10)))
 
 
 def test_count_and_sum() -> None:
@@ -246,7 +246,7 @@ def test_a_union_of_streams_with_different_event_times_must_say_which() -> None:
     right = pipeline.source(ListSource(LATE)).with_event_time("v", max_delay=0)
     with pytest.raises(PipelineError, match="window needs event time"):
         left.union(right).key_by("k").window(10)
-    assert left.union(right).key_by("k").window(10, on="ts").windows == Windows(10, 10)
+    assert left.union(right).key_by("k").window(10, on="ts").windows == FixedWindows(10, 10)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from penstock.graph.physical import reachable
 from penstock.ids import CheckpointId, EdgeId, Generation, KeyGroup, OperatorName, SubtaskId
-from penstock.protocol.compatibility import check_fits
 from penstock.protocol.key_groups import key_groups_of, owner_of
 from penstock.protocol.manifest import (
     ChannelSegment,
@@ -27,6 +26,7 @@ from penstock.protocol.manifest import (
     StateSegment,
     SubtaskReport,
 )
+from penstock.protocol.manifest.compatibility import check_fits
 from penstock.protocol.redistribution import channels_of, states_of
 
 UP, DOWN = OperatorName("up"), OperatorName("down")

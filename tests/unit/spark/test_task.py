@@ -20,7 +20,7 @@ from penstock.ids import COORDINATOR, ChannelId, CheckpointId, Generation, Opera
 from penstock.mailbox.frames import BatchFrame, Endpoint, FailedFrame, Frame, HelloFrame, StopFrame, WelcomeFrame
 from penstock.pipeline import Pipeline
 from penstock.protocol.manifest import Partitioning
-from penstock.protocol.manifest_codec import encode_reservation
+from penstock.protocol.manifest.codec import encode_reservation
 from penstock.protocol.ownership import Reservation
 from penstock.spark import task as task_module
 from penstock.spark.task import Attempt, _await_welcome, work

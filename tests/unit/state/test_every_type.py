@@ -23,7 +23,7 @@ from penstock.operators.functions import KeyedFunction, TwoInputFunction
 from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.protocol.key_groups import key_groups_of
 from penstock.protocol.manifest import ChannelSegment, Side
-from penstock.protocol.manifest_codec import decode_manifest_or_void
+from penstock.protocol.manifest.codec import decode_manifest_or_void
 from penstock.state.rows.rows import RowsState
 from penstock.storage import MemoryStore
 from penstock.storage.blob import inline_segments

@@ -15,25 +15,25 @@ from hypothesis import strategies as st
 from penstock.columnar.hashing import key_groups
 from penstock.errors import DataError, PipelineError, RestoreError
 from penstock.model.event_time import MAX_WATERMARK, Ticks
-from penstock.model.windows import Windows
+from penstock.model.windows import FixedWindows
+from penstock.model.windows.fixed import Grid
 from penstock.protocol.key_groups import key_groups_of
 from penstock.state import Aggregate, KeyedPiece, KeyedState
 from penstock.state.index.key_index import KeyIndex
-from penstock.state.windows.grid import Grid, grid_of
 from penstock.state.windows.state import WindowState
 from tests.unit.window_model import FUNCTIONS, Model, Row
 
 GROUPS = 16
 ALL = [Aggregate(function, "v", function) for function in FUNCTIONS] + [Aggregate("count", None, "rows")]  # type: ignore[arg-type]
-TUMBLING = Windows(10, 10)
+TUMBLING = FixedWindows(10, 10)
 SHAPES = [
     TUMBLING,
-    Windows(10, 10, 3),
-    Windows(12, 4),
-    Windows(10, 4, 1),
-    Windows(9, 6, 5),
-    Windows(7, 1),
-    Windows(20, 2),
+    FixedWindows(10, 10, 3),
+    FixedWindows(12, 4),
+    FixedWindows(10, 4, 1),
+    FixedWindows(9, 6, 5),
+    FixedWindows(7, 1),
+    FixedWindows(20, 2),
 ]
 
 Emitted = dict[tuple[Any, int, int], tuple[Any, ...]]
@@ -43,7 +43,7 @@ class Subtask:
     """The state of one subtask, with what it has emitted."""
 
     def __init__(
-        self, windows: Windows = TUMBLING, owned: range = range(GROUPS), key: tuple[str, ...] = ("k",)
+        self, windows: FixedWindows = TUMBLING, owned: range = range(GROUPS), key: tuple[str, ...] = ("k",)
     ) -> None:
         self.keyed = KeyedState(owned, GROUPS)
         self.state: WindowState = self.keyed.windows("w", key, ALL, windows, "ts")
@@ -103,25 +103,27 @@ def test_panes_are_rounded_down_also_before_the_offset() -> None:
 
 
 def test_windows_are_made_up_of_the_longest_panes() -> None:
-    assert grid_of(Windows(600, 400, 100), Ticks(1_000_000)) == Grid(200_000, 100_000, 3, 2)
-    assert grid_of(Windows(1000, 1000), Ticks(1)) == Grid(1, 0, 1, 1)
-    assert grid_of(Windows(1500, 1500), Ticks(1)) is None
-    assert grid_of(Windows(2000, 1000, 500), Ticks(1)) is None
+    assert FixedWindows(600, 400, 100).on(Ticks(1_000_000)) == Grid(200_000, 100_000, 3, 2)
+    assert FixedWindows(1000, 1000).on(Ticks(1)) == Grid(1, 0, 1, 1)
+    assert FixedWindows(1500, 1500).on(Ticks(1)) is None
+    assert FixedWindows(2000, 1000, 500).on(Ticks(1)) is None
 
 
 @given(st.sampled_from(SHAPES), st.sets(st.integers(-20, 20), max_size=6), st.integers(-30, 30), st.integers(-30, 30))
 def test_the_windows_with_panes_are_those_that_trying_finds(
-    windows: Windows, panes: set[int], after: int, to: int
+    windows: FixedWindows, panes: set[int], after: int, to: int
 ) -> None:
-    grid = grid_of(windows, Ticks(1000))
+    grid = windows.on(Ticks(1000))
     assert grid is not None
     tried = [window for window in range(after + 1, to + 1) if panes & set(grid.panes_in(window))]
     assert list(grid.windows_with(sorted(panes), after, to)) == tried
 
 
 @given(st.sampled_from(SHAPES), st.integers(-100, 100))
-def test_a_window_is_complete_when_the_watermark_reaches_its_end_and_not_before(windows: Windows, end: int) -> None:
-    grid = grid_of(windows, Ticks(1000))
+def test_a_window_is_complete_when_the_watermark_reaches_its_end_and_not_before(
+    windows: FixedWindows, end: int
+) -> None:
+    grid = windows.on(Ticks(1000))
     assert grid is not None
     window = grid.last_complete(end)
     assert grid.window_bounds(window)[1] <= end < grid.window_bounds(window + 1)[1]
@@ -133,7 +135,7 @@ def test_a_window_is_complete_when_the_watermark_reaches_its_end_and_not_before(
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(SHAPES), steps)
-def test_windows_are_those_of_the_model(windows: Windows, steps: list[list[Row] | int]) -> None:
+def test_windows_are_those_of_the_model(windows: FixedWindows, steps: list[list[Row] | int]) -> None:
     subtask, model = Subtask(windows), Model(windows)
     for step in [*steps, MAX_WATERMARK]:
         _step(subtask, model, step)
@@ -144,7 +146,7 @@ def test_windows_are_those_of_the_model(windows: Windows, steps: list[list[Row] 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(SHAPES), steps, st.data())
 def test_a_restored_state_goes_on_as_if_nothing_had_happened(
-    windows: Windows, steps: list[list[Row] | int], data: st.DataObject
+    windows: FixedWindows, steps: list[list[Row] | int], data: st.DataObject
 ) -> None:
     """The snapshot is encoded when more has happened; it must hold what there was at its moment."""
     moment = data.draw(st.integers(0, len(steps)))
@@ -175,7 +177,7 @@ def _step(subtask: Subtask, model: Model, step: list[Row] | int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(SHAPES), steps, st.lists(rows, max_size=3), st.integers(-70, 70), st.integers(-70, 70))
 def test_after_a_rescale_every_key_goes_on_from_its_own_clock(
-    windows: Windows, steps: list[list[Row] | int], after: list[list[Row]], first: int, second: int
+    windows: FixedWindows, steps: list[list[Row] | int], after: list[list[Row]], first: int, second: int
 ) -> None:
     """Two subtasks that have come to different times become three; each key has a model of its own."""
     models = {key: Model(windows) for key in range(7)}
@@ -232,7 +234,7 @@ def test_a_record_as_old_as_the_watermark_is_not_late_and_one_of_a_closed_window
 
 
 def test_windows_are_emitted_in_the_order_of_their_ends() -> None:
-    subtask = Subtask(Windows(10, 5))
+    subtask = Subtask(FixedWindows(10, 5))
     subtask.add(batch_of([(1, 1, 33), (1, 1, 2), (2, 1, 17)]))
     ends = [end for batch in subtask.state.close(MAX_WATERMARK) for end in batch["window_end"].to_pylist()]
     assert ends == sorted(ends)
@@ -243,7 +245,7 @@ def test_windows_are_emitted_in_the_order_of_their_ends() -> None:
 @pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
 def test_the_bounds_of_a_window_have_the_type_of_the_event_time(unit: str, zone: str | None) -> None:
     kind = pa.timestamp(unit, zone)
-    subtask = Subtask(Windows(2000, 1000))
+    subtask = Subtask(FixedWindows(2000, 1000))
     subtask.add(batch_of([(1, 4, -1000), (1, 5, 1000), (2, None, 2000)], kind))
     assert subtask.state.close(1999)[-1].num_rows == 2
     batches = subtask.state.close(MAX_WATERMARK)
@@ -272,10 +274,10 @@ def test_microseconds_before_the_end_are_in_the_window() -> None:
     [(pa.string(), ["a", "b", None]), (pa.float64(), [0.5, 1.5, None]), (pa.timestamp("us"), [1, 2, None])],
 )
 def test_keys_of_any_type_and_null_are_kept_through_a_restore(kind: pa.DataType, keys: list[Any]) -> None:
-    subtask = Subtask(Windows(20, 10))
+    subtask = Subtask(FixedWindows(20, 10))
     values = batch_of([(0, n, 5 * n) for n in range(9)])
     subtask.add(values.set_column(0, "k", pa.array(keys * 3, kind)))
-    again = Subtask(Windows(20, 10))
+    again = Subtask(FixedWindows(20, 10))
     again.restore(subtask.pieces())
     expected = subtask.close(MAX_WATERMARK)
     assert len(expected) == 15
@@ -285,7 +287,7 @@ def test_keys_of_any_type_and_null_are_kept_through_a_restore(kind: pa.DataType,
 def test_many_rows_in_and_out_of_order() -> None:
     generator = np.random.default_rng(7)
     for spread in (1, 30, 3_000_000):
-        subtask, model = Subtask(Windows(30, 10)), Model(Windows(30, 10))
+        subtask, model = Subtask(FixedWindows(30, 10)), Model(FixedWindows(30, 10))
         for number in range(5):
             times = number * 8 + generator.integers(0, spread, 2_000) // 10
             some = list(zip(generator.integers(0, 50, 2_000).tolist(), range(2_000), times.tolist(), strict=True))
@@ -311,7 +313,7 @@ def test_rows_are_counted_without_any_other_column() -> None:
 
 def test_keys_that_do_not_come_again_are_forgotten() -> None:
     """As many keys as in a few panes are held, and not all that there have ever been; results stay right."""
-    subtask, model = Subtask(Windows(30, 10)), Model(Windows(30, 10))
+    subtask, model = Subtask(FixedWindows(30, 10)), Model(FixedWindows(30, 10))
     indexes = set()
     for number in range(40):
         some: list[Row] = [(number * 500 + key, key, number * 10 + key % 10) for key in range(500)]
@@ -327,7 +329,7 @@ def test_keys_that_do_not_come_again_are_forgotten() -> None:
 
 def test_a_record_that_comes_between_two_windows_is_in_the_second() -> None:
     """Although the pane that it belongs to has been merged for the first, in a block with others."""
-    subtask, model = Subtask(Windows(90, 10)), Model(Windows(90, 10))
+    subtask, model = Subtask(FixedWindows(90, 10)), Model(FixedWindows(90, 10))
     for number in range(30):
         some: list[Row] = [(number % 3, number, number * 10), (5, number, number * 10 - 45)]
         subtask.add(batch_of(some))
@@ -434,17 +436,17 @@ def test_another_type_than_before_is_refused() -> None:
 
 
 def test_a_sum_that_overflows_is_an_error_also_when_it_does_so_only_in_the_whole_window() -> None:
-    subtask = Subtask(Windows(20, 10))
+    subtask = Subtask(FixedWindows(20, 10))
     subtask.add(batch_of([(1, 2**62, 5), (1, 2**62, 15)]))
     with pytest.raises(DataError, match=r"sum\(v\) has left the range"):
         subtask.close(MAX_WATERMARK)
 
 
-@pytest.mark.parametrize("windows", [Windows(10, 5), Windows(20, 20), Windows(10, 10, 1)])
-def test_state_of_other_windows_is_refused(windows: Windows) -> None:
+@pytest.mark.parametrize("windows", [FixedWindows(10, 5), FixedWindows(20, 20), FixedWindows(10, 10, 1)])
+def test_state_of_other_windows_is_refused(windows: FixedWindows) -> None:
     subtask = Subtask()
     subtask.add(batch_of([(1, 1, 5)]))
-    with pytest.raises(RestoreError, match="the checkpoint has windows of 10 ms every 10 ms"):
+    with pytest.raises(RestoreError, match="the checkpoint has windows with size_ms 10, every_ms 10, offset_ms 0"):
         Subtask(windows).restore(subtask.pieces())
 
 
@@ -475,7 +477,9 @@ def test_a_subtask_without_key_groups_has_nothing_to_say() -> None:
 def test_more_keys_than_fit_into_one_string_column_are_written_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.state.pieces.PIECE_BYTES_MAX", 2_000)
     one, other = (KeyedState(range(0, 4), 4) for _ in range(2))
-    states = [each.windows("w", ["k"], [Aggregate("count", None, "n")], Windows(10, 10), "t") for each in (one, other)]
+    states = [
+        each.windows("w", ["k"], [Aggregate("count", None, "n")], FixedWindows(10, 10), "t") for each in (one, other)
+    ]
     texts = [f"{n:04}" + "x" * (n % 100) for n in range(300)]
     states[0].add(pa.record_batch({"k": texts, "t": [n // 100 * 10 for n in range(300)]}))
     pieces = one.snapshot().encode(1 << 20)

@@ -29,7 +29,7 @@ from penstock.protocol.manifest import (
     blobs_of,
     committables_of,
 )
-from penstock.protocol.manifest_codec import encode_manifest, encode_reservation, encode_void
+from penstock.protocol.manifest.codec import encode_manifest, encode_reservation, encode_void
 from penstock.protocol.ownership import Reservation, Void
 from penstock.storage import LocalStore, paths
 from penstock.storage.blob import write_segments

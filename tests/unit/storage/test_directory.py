@@ -16,7 +16,7 @@ from penstock.protocol.manifest import (
     StateSegment,
     SubtaskReport,
 )
-from penstock.protocol.manifest_codec import encode_manifest, encode_reservation, encode_void
+from penstock.protocol.manifest.codec import encode_manifest, encode_reservation, encode_void
 from penstock.protocol.ownership import Listing, Outcome, Reservation, Void
 from penstock.protocol.retention import Blob, CompletedCheckpoint, Contents, Horizon
 from penstock.storage import paths

@@ -15,7 +15,7 @@ from penstock.protocol.manifest import (
     blobs_of,
     committables_of,
 )
-from penstock.protocol.manifest_codec import encode_manifest, encode_reservation
+from penstock.protocol.manifest.codec import encode_manifest, encode_reservation
 from penstock.protocol.ownership import Reservation
 from penstock.storage import paths
 from penstock.storage.copies import import_checkpoint, read_manifest, verify

@@ -14,7 +14,7 @@ from penstock import CollectSink, Pipeline
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.manifest_codec import decode_manifest_or_void, encode_manifest
+from penstock.protocol.manifest.codec import decode_manifest_or_void, encode_manifest
 from penstock.storage import MemoryStore
 from penstock.testing import run
 

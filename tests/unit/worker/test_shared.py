@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import OptionError, StorageError
 from penstock.ids import CheckpointId, Generation
-from penstock.protocol.manifest_codec import encode_reservation
+from penstock.protocol.manifest.codec import encode_reservation
 from penstock.protocol.ownership import Reservation
 from penstock.storage import paths
 from penstock.storage.memory import MemoryStore

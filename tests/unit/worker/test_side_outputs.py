@@ -12,8 +12,8 @@ from penstock import END_OF_SPLIT, CollectSink, ListSource, Pipeline, PipelineEr
 from penstock.connectors.source import Portion
 from penstock.graph.physical import plan
 from penstock.ids import MAIN_OUTPUT, OperatorName
-from penstock.protocol.compatibility import check_fits
 from penstock.protocol.manifest import RecordShape
+from penstock.protocol.manifest.compatibility import check_fits
 from penstock.testing import Schedule, run
 
 COUNT = 300

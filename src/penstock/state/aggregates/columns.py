@@ -72,6 +72,12 @@ class Columns:
         self._last_row = np.empty(capacity, dtype=np.int32)
         self._open: list[weakref.ref[ColumnsSnapshot]] = []
 
+    @property
+    def column_bytes(self) -> int:
+        """The memory of the columns, without that of the index, which others may share."""
+        arrays = [*self.numbers.values(), *self.is_set.values(), self._last_row]
+        return sum(array.nbytes for array in arrays)
+
     def fits(self, kinds: Sequence[pa.DataType], accumulators: Iterable[Accumulator]) -> bool:
         ours = [(a.label, a.kind) for a in self.accumulators]
         return self.index.kinds == tuple(kinds) and ours == [(a.label, a.kind) for a in accumulators]

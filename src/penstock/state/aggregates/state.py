@@ -7,6 +7,7 @@ first; a batch of other types is refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from penstock.model.aggregates import Aggregate, kept_for
 from penstock.state.aggregates.accumulators import accumulators_for, stored_accumulators
 from penstock.state.aggregates.columns import Columns, ColumnsSnapshot
 from penstock.state.columns import column_type
+from penstock.state.contract import StateOwner
 from penstock.state.index.key_index import KeyIndex, KeySnapshot
 from penstock.state.index.slot_table import Slots
 from penstock.state.pieces import (
@@ -33,6 +35,20 @@ from penstock.state.pieces import (
     stable_order,
     struct_of,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateDescriptor:
+    """Running aggregates by the columns `key`, which begin with `partitioned_by`, the key of the input."""
+
+    name: str
+    key: tuple[str, ...]
+    aggregates: tuple[Aggregate, ...]
+    partitioned_by: tuple[str, ...]
+
+    def create(self, owner: StateOwner) -> AggregateState:
+        place = owner.key_groups, owner.max_parallelism
+        return AggregateState(self.name, self.key, self.aggregates, *place, self.partitioned_by)
 
 
 class AggregateState:
@@ -60,13 +76,12 @@ class AggregateState:
         self._checked: pa.Schema | None = None
 
     @property
-    def definition(self) -> tuple[object, ...]:
-        """Two states of one name must agree in this."""
-        return self.key, self.aggregates, self._partitioned_by
-
-    @property
     def declared(self) -> str:
         return f"aggregates {kept_for(self.aggregates)}"
+
+    @property
+    def state_bytes(self) -> int:
+        return 0 if self._bound is None else self._bound.column_bytes + self._bound.index.state_bytes
 
     def __len__(self) -> int:
         """The number of keys."""

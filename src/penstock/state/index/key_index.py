@@ -81,6 +81,11 @@ class Interner:
         return numbers.take(indices, mode="clip")
 
     @property
+    def state_bytes(self) -> int:
+        values: int = sum(chunk.nbytes for chunk in self._chunks)
+        return self._hashes.nbytes + self._table.table_bytes + values
+
+    @property
     def chunks(self) -> tuple[pa.Array, ...]:
         """All values in the order of their numbers; immutable."""
         return self._chunks
@@ -193,6 +198,13 @@ class KeyIndex:
     @property
     def size(self) -> int:
         return self._table.size
+
+    @property
+    def state_bytes(self) -> int:
+        """The memory of the keys and of the tables that find them."""
+        tables = self._direct.table_bytes + self._table.table_bytes
+        interned = sum(interner.state_bytes for interner in self._interners if interner is not None)
+        return sum(column.nbytes for column in self._words) + tables + interned
 
     def slots_of(self, arrays: Sequence[pa.Array]) -> Slots:
         """The slot of each row, a new one for each new key. The arrays are of `kinds`, encoded or plain."""

@@ -59,6 +59,10 @@ class SlotTable:
         self._depths: npt.NDArray[np.int64] = np.zeros(1, dtype=np.int64)
         """Of each segment, by how many bits of the directory its keys agree."""
 
+    @property
+    def table_bytes(self) -> int:
+        return sum(array.nbytes for array in (self._positions, self._directory, self._keys, self._depths))
+
     def find_or_add(self, hashes: Words, equal: Equal, append: Append) -> Slots:
         """The slot of each row; rows with new keys get new ones. Equal keys must have equal hashes."""
         position = self._home(hashes)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.columnar.gather import take_rows
 from penstock.columnar.hashing import key_groups
-from penstock.errors import RestoreError
+from penstock.errors import DataError, RestoreError
 from penstock.state.pieces import (
     KEY,
     KEY_GROUP,
@@ -38,23 +38,40 @@ class RowsState:
         self._owned = owned
         self._max_parallelism = max_parallelism
         self._batches: list[pa.RecordBatch] = []
+        self._is_disowned = False
+
+    def disown(self) -> None:
+        """The state was deleted. Every use of it is a `DataError` from now on."""
+        self._batches = []
+        self._is_disowned = True
+
+    def _check_owned(self) -> None:
+        if self._is_disowned:
+            raise DataError(f"state '{self.name}' was deleted: it cannot be read or written any more")
 
     @property
     def declared(self) -> str:
         return f"rows by ({', '.join(self.key)})"
 
+    @property
+    def state_bytes(self) -> int:
+        return sum(batch.nbytes for batch in self._batches)
+
     def get(self) -> tuple[pa.RecordBatch, ...]:
         """All rows, in the order in which they were added."""
+        self._check_owned()
         return tuple(self._batches)
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Add rows behind those that are there."""
+        self._check_owned()
         if batch.num_rows:
             self._batches.append(batch)
             self.version += 1
 
     def put(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Replace all rows."""
+        self._check_owned()
         self._batches = [batch for batch in batches if batch.num_rows]
         self.version += 1
 

@@ -24,6 +24,7 @@ from penstock.columnar.fixed_width import fixed_width_values
 from penstock.columnar.schema_diff import schema_text
 from penstock.errors import DataError, PipelineError, ProtocolViolation, RestoreError
 from penstock.state.pieces import KEY, KEY_GROUP, USER_KEY, VALUE, KeyedPiece, cut, own_rows
+from penstock.state.rows.memory import estimated_bytes
 from penstock.state.rows.tuples import Row, TupleType
 
 _CONVERTED_ROWS = 1 << 12  # in one call, in which the interpreter is not free for anybody else
@@ -120,6 +121,11 @@ class RowState(ABC):
         self._epoch = 0
         self.is_swept = False
         """Whether somebody removes what has expired; see `penstock.operators.ttl`."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Estimated from a few entries."""
+        return estimated_bytes([group.entries for group in self._groups.values()])
 
     def exists(self) -> bool:
         """Whether the current key has anything in this state."""

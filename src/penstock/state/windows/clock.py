@@ -7,7 +7,8 @@ clock under which its windows were emitted, so that no window is emitted twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,18 +17,30 @@ import pyarrow as pa
 from penstock.columnar.fixed_width import fixed_width_values
 from penstock.errors import RestoreError
 from penstock.model.event_time import MIN_WATERMARK
-from penstock.model.windows import Windows
+from penstock.model.windows import WindowKind
+from penstock.state.contract import StateOwner
 from penstock.state.pieces import KEY, KEY_GROUP, VALUE, KeyedPiece, struct_of
 
-_FIELDS = ("watermark_ms", "size_ms", "every_ms", "offset_ms")
+_WATERMARK = "watermark_ms"
+
+
+@dataclass(frozen=True, slots=True)
+class ClockDescriptor:
+    """The clock of the windows of one operator."""
+
+    name: str
+    kind: WindowKind
+
+    def create(self, owner: StateOwner) -> WindowClock:
+        return WindowClock(self.name, self.kind, owner.key_groups)
 
 
 class WindowClock:
     """The watermark of each key group of a subtask, and the windows that were emitted by it."""
 
-    def __init__(self, name: str, windows: Windows, owned: range) -> None:
+    def __init__(self, name: str, kind: WindowKind, owned: range) -> None:
         self.name = name
-        self.windows = windows
+        self.kind = kind
         self.version = 0
         self._owned = owned
         self._by_group = np.full(len(owned), MIN_WATERMARK, dtype=np.int64)
@@ -41,7 +54,11 @@ class WindowClock:
 
     @property
     def declared(self) -> str:
-        return str(self.windows)
+        return str(self.kind)
+
+    @property
+    def state_bytes(self) -> int:
+        return self._by_group.nbytes
 
     @property
     def is_even(self) -> bool:
@@ -72,22 +89,27 @@ class WindowClock:
 
     def encode(self, by_group: npt.NDArray[np.int64]) -> list[KeyedPiece]:
         groups = pa.array(np.arange(self._owned.start, self._owned.stop, dtype=np.int32))
-        windows = (self.windows.size_ms, self.windows.every_ms, self.windows.offset_ms)
-        values = [pa.array(by_group), *(pa.array(np.full(len(by_group), ms, dtype=np.int64)) for ms in windows)]
-        arrays = [groups, struct_of([groups], [KEY_GROUP]), struct_of(values, _FIELDS)]
+        parameters = self.kind.parameters
+        values = [pa.array(np.full(len(by_group), number, dtype=np.int64)) for number in parameters.values()]
+        value = struct_of([pa.array(by_group), *values], [_WATERMARK, *parameters])
+        arrays = [groups, struct_of([groups], [KEY_GROUP]), value]
         batch = pa.RecordBatch.from_arrays(arrays, names=[KEY_GROUP, KEY, VALUE])
         return [KeyedPiece(self.name, self._owned.start, self._owned.stop, batch, batch.num_rows)]
 
     def _checked(self, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         value = batch.schema.types[-1]
-        if batch.schema.names != [KEY_GROUP, KEY, VALUE] or [field.name for field in value] != list(_FIELDS):
+        names = [field.name for field in value] if pa.types.is_struct(value) else []
+        if batch.schema.names != [KEY_GROUP, KEY, VALUE] or names[:1] != [_WATERMARK]:
             raise RestoreError(f"state '{self.name}' is a clock, and the checkpoint has something else for it")
         clocks, *spans = batch.column(VALUE).flatten()
-        for row in {tuple(row) for row in zip(*(span.to_pylist() for span in spans), strict=True)}:
-            if Windows(*row) != self.windows:
+        rows = zip(*(span.to_pylist() for span in spans), strict=True) if spans else [()]
+        for row in set(rows):
+            stored = dict(zip(names[1:], row, strict=True))
+            if stored != self.kind.parameters:
                 raise RestoreError(
-                    f"the checkpoint has {Windows(*row)}, and the pipeline has {self.windows}: what was gathered for "
-                    f"those cannot be used for these; give the operator another name to start without it"
+                    f"the checkpoint has windows with {_shown(stored)}, and the pipeline has {self.kind}, with "
+                    f"{_shown(self.kind.parameters)}: the state of the former cannot be used for the latter; give the "
+                    f"operator another name to start without it"
                 )
         return fixed_width_values(batch.column(0), np.int32), fixed_width_values(clocks, np.int64)
 
@@ -96,6 +118,10 @@ class WindowClock:
         self.slowest_ms = int(self._by_group.min()) if len(self._owned) else MIN_WATERMARK
         self.fastest_ms = int(self._by_group.max()) if len(self._owned) else MIN_WATERMARK
         self.version += 1
+
+
+def _shown(parameters: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in parameters.items()) or "no parameters"
 
 
 class ClockSnapshot:

@@ -11,11 +11,10 @@ import pyarrow as pa
 from penstock.errors import DataError, RestoreError
 from penstock.model.aggregates import Aggregate
 from penstock.model.event_time import Ticks, event_time_type, ticks_of
-from penstock.model.windows import Windows
+from penstock.model.windows import WindowGrid, WindowKind
 from penstock.state.aggregates.accumulators import Accumulator, accumulators_for, stored_accumulators
 from penstock.state.columns import column_type
 from penstock.state.pieces import VALUE
-from penstock.state.windows.grid import Grid, grid_of
 
 PANE_START = "penstock.pane_start"
 """The last column of the key in a checkpoint."""
@@ -31,7 +30,7 @@ class Layout:
     numbers: tuple[tuple[str, pa.DataType], ...]
     """The label and type of each accumulator."""
     ticks: Ticks
-    grid: Grid
+    grid: WindowGrid
     _accumulators: tuple[Accumulator, ...] = field(repr=False, compare=False)
 
     @property
@@ -45,7 +44,7 @@ class Layout:
 
 
 def layout_of_batch(
-    name: str, key: Sequence[str], aggregates: Sequence[Aggregate], windows: Windows, on: str, schema: pa.Schema
+    name: str, key: Sequence[str], aggregates: Sequence[Aggregate], windows: WindowKind, on: str, schema: pa.Schema
 ) -> Layout:
     """The layout that records of `schema` need. Raises `DataError`."""
     kinds = [column_type(name, schema, column) for column in key]
@@ -54,7 +53,7 @@ def layout_of_batch(
 
 
 def layout_of_checkpoint(
-    name: str, key: Sequence[str], aggregates: Sequence[Aggregate], windows: Windows, schema: pa.Schema
+    name: str, key: Sequence[str], aggregates: Sequence[Aggregate], windows: WindowKind, schema: pa.Schema
 ) -> Layout:
     """The layout that a piece of a checkpoint has. Raises `RestoreError`."""
     if len(schema) != 3 or schema.names[2] != VALUE or not pa.types.is_struct(schema.types[2]):
@@ -74,11 +73,11 @@ def _layout(
     name: str,
     kinds: Sequence[pa.DataType],
     time: pa.DataType,
-    windows: Windows,
+    windows: WindowKind,
     accumulators: Mapping[str, Accumulator],
 ) -> Layout:
     ticks = ticks_of(time)
-    grid = None if ticks is None else grid_of(windows, ticks)
+    grid = None if ticks is None else windows.on(ticks)
     if ticks is None or grid is None:
         raise DataError(
             f"state '{name}': {windows} cannot be had with event times of type {time}: cast them to timestamp('ms')"

@@ -1,6 +1,6 @@
 """Aggregates by key and window, columnar: what is gathered, what is complete, and what has come too late.
 
-For every pane that is open (see `window_grid`) there are columns of its own, so that a pane is dropped by forgetting
+For every pane that is open (see `model.windows`) there are columns of its own, so that a pane is dropped by forgetting
 it, whatever its size. The panes share one index of keys: a row is looked up once, and a key that comes in every pane
 is known in all of them. A batch whose rows lie in one pane is folded as it is; else it is cut, without a sort if its
 panes are in order. A window of several panes is merged when it is emitted, so that a row costs the same however much
@@ -16,6 +16,7 @@ complete before it came.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +28,10 @@ from penstock.columnar.hashing import key_groups
 from penstock.errors import DataError, RestoreError
 from penstock.model.aggregates import Aggregate, kept_for
 from penstock.model.event_time import MAX_WATERMARK, event_times
-from penstock.model.windows import WINDOW_END, WINDOW_START
+from penstock.model.windows import WINDOW_END, WINDOW_START, WindowKind
 from penstock.state.aggregates.columns import Columns, ColumnsSnapshot, plain_key, stored_values
 from penstock.state.columns import array_of_values
+from penstock.state.contract import StateOwner
 from penstock.state.index.key_index import KeyIndex
 from penstock.state.index.slot_table import Slots
 from penstock.state.pieces import (
@@ -45,7 +47,7 @@ from penstock.state.pieces import (
     stable_order,
     struct_of,
 )
-from penstock.state.windows.clock import WindowClock
+from penstock.state.windows.clock import ClockDescriptor, WindowClock
 from penstock.state.windows.layout import PANE_START, Layout, layout_of_batch, layout_of_checkpoint
 
 _FIRST_CAPACITY = 1 << 6
@@ -57,6 +59,30 @@ _INT64 = np.iinfo(np.int64)
 _NO_ROWS = np.zeros(0, np.intp)
 
 
+@dataclass(frozen=True, slots=True)
+class WindowDescriptor:
+    """Aggregates by key and window. The input is partitioned by `key`; `on` is the column of the event time."""
+
+    name: str
+    key: tuple[str, ...]
+    aggregates: tuple[Aggregate, ...]
+    kind: WindowKind
+    on: str
+
+    def create(self, owner: StateOwner) -> WindowState:
+        # The clock comes first in a checkpoint too: it says best what is wrong, if the windows are others now.
+        clock = owner.register(ClockDescriptor(f"{self.name}.clock", self.kind))
+        return WindowState(
+            self.name,
+            self.key,
+            self.aggregates,
+            on=self.on,
+            clock=clock,
+            owned=owner.key_groups,
+            max_parallelism=owner.max_parallelism,
+        )
+
+
 class WindowState:
     """The open windows of one subtask. `key` are the columns its input is partitioned by, `on` has the event time."""
 
@@ -65,6 +91,7 @@ class WindowState:
         name: str,
         key: Sequence[str],
         aggregates: Sequence[Aggregate],
+        *,
         on: str,
         clock: WindowClock,
         owned: range,
@@ -88,13 +115,15 @@ class WindowState:
         """As many as the last pane had that was dropped."""
 
     @property
-    def definition(self) -> tuple[object, ...]:
-        """Two states of one name must agree in this."""
-        return self.key, self.aggregates, self.on, self._clock.windows
-
-    @property
     def declared(self) -> str:
         return f"{self._clock.declared} on {self.on} with {kept_for(self.aggregates)}"
+
+    @property
+    def state_bytes(self) -> int:
+        """The columns of panes and blocks, and each index of keys once."""
+        parts = [*self._panes.values(), *self._blocks.values()]
+        indexes = {id(index): index for index in [self._index, *(part.index for part in parts)]}
+        return sum(part.column_bytes for part in parts) + sum(index.state_bytes for index in indexes.values())
 
     @property
     def open_panes(self) -> int:
@@ -151,9 +180,7 @@ class WindowState:
             self._fold_pane(layout, first, batch, self._slots_in(layout, index, batch))
             return
         slots = self._slots_in(layout, self._index, batch)
-        # Differences of 64-bit numbers without a sign are right even where those with one would overflow.
-        since = times.view(np.uint64) - np.uint64(grid.start_of(first) % 2**64)
-        numbers = since // np.uint64(grid.pane_ticks)
+        numbers = grid.panes_of(times, first)
         order = None
         values = batch.select(layout.inputs)
         if not bool((numbers[1:] >= numbers[:-1]).all()):
@@ -189,8 +216,8 @@ class WindowState:
             self._index = KeyIndex(layout.kinds)
 
     def _check_range(self, layout: Layout, earliest: int, latest: int) -> None:
-        span = layout.grid.pane_ticks * layout.grid.panes_per_window
-        if earliest - span < _INT64.min or latest + span > _INT64.max:
+        reach = layout.grid.reach_ticks
+        if earliest - reach < _INT64.min or latest + reach > _INT64.max:
             raise DataError(
                 f"state '{self.name}': event times from {earliest} to {latest} in '{self.on}' are out of range: "
                 f"the bounds of their windows do not fit into {layout.time}"
@@ -215,7 +242,7 @@ class WindowState:
         after = self._last_complete(layout, self._clock.slowest_ms)
         to = self._last_complete(layout, watermark_ms)
         if watermark_ms == MAX_WATERMARK:
-            to = max(self._panes) // layout.grid.panes_per_step
+            to = layout.grid.last_window_of(max(self._panes))
         windows = list(layout.grid.windows_with(sorted(self._panes), after, to))
         if not windows:
             return []
@@ -330,7 +357,7 @@ class WindowState:
         for batch in batches:
             mine = own_rows(self.name, batch, self._owned, self._max_parallelism, lambda _: self.key)
             layout = self._settle(
-                layout_of_checkpoint(self.name, self.key, self.aggregates, self._clock.windows, batch.schema)
+                layout_of_checkpoint(self.name, self.key, self.aggregates, self._clock.kind, batch.schema)
             )
             if mine.num_rows:
                 self._restore(layout, mine)
@@ -369,7 +396,7 @@ class WindowState:
     def _bind(self, schema: pa.Schema) -> Layout:
         """The layout, which is settled by the first batch; every batch is checked against it."""
         if self._layout is None or self._checked is None or not self._checked.equals(schema):
-            self._settle(layout_of_batch(self.name, self.key, self.aggregates, self._clock.windows, self.on, schema))
+            self._settle(layout_of_batch(self.name, self.key, self.aggregates, self._clock.kind, self.on, schema))
             self._checked = schema
         assert self._layout is not None
         return self._layout

@@ -30,6 +30,7 @@ from penstock.worker.checkpointing.snapshot import (
     write_state,
 )
 from penstock.worker.services import Services
+from penstock.worker.sink_stage import no_committables
 
 
 class Participation:
@@ -39,10 +40,11 @@ class Participation:
         self,
         subtask: SubtaskId,
         chain: OperatorChain,
+        services: Services,
+        *,
         inputs: Mapping[ChannelId, InputChannel],
         outputs: Mapping[ChannelId, OutputChannel],
         may_overtake: frozenset[ChannelId],
-        services: Services,
         watermark: Callable[[], int],
         unblocked: Callable[[InputChannel], None],
     ) -> None:
@@ -211,7 +213,7 @@ class Participation:
             return
         pending.watermarks = ((self._subtask.chain, self._watermark()),)
         pending.synchronous_ms = (clock.now_us() - started_us) // 1000
-        if prepare is list and not self._chain.has_state:
+        if prepare is no_committables and not self._chain.has_state:
             # Nothing here takes time.
             pending.states = ()
             self._acknowledge_if_durable(pending)

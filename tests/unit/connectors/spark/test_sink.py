@@ -32,7 +32,7 @@ from penstock import (
     StorageError,
     UserCodeError,
 )
-from penstock.connectors.sink import SinkWriter
+from penstock.connectors.sink import SinkWriter, nothing_prepared
 from penstock.connectors.spark.messages import decode_message, encode_message, message_classes
 from penstock.ids import CheckpointId, Generation
 from penstock.operators.pickling import dumps, loads
@@ -113,10 +113,10 @@ def test_nor_is_there_one_after_a_checkpoint_that_had_records(tmp_path: Path) ->
     writer.write(batch(1))
     assert len(list(writer.prepare()())) == 1
     written = sorted(tmp_path.iterdir())
-    # `list` itself: nobody has to wait for a thread.
-    assert writer.prepare() is list
+    # Nobody has to wait for a thread.
+    assert writer.prepare() is nothing_prepared
     writer.write(batch())
-    assert writer.prepare() is list
+    assert writer.prepare() is nothing_prepared
     writer.close()
     assert sorted(tmp_path.iterdir()) == written
 

@@ -12,7 +12,7 @@ from pyspark.sql import Row
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
 
 from penstock import SparkSink, StorageError, UserCodeError
-from penstock.connectors.sink import Prepared, SinkWriter
+from penstock.connectors.sink import Prepared, SinkWriter, nothing_prepared
 from penstock.ids import Generation
 
 HANG_S = 60
@@ -74,8 +74,8 @@ def test_after_a_checkpoint_with_records_one_without_calls_nobody(writer: SinkWr
     Scripted.go_on.set()
     writer.write(rows("a"))
     assert len(writer.prepare()()) == 1
-    # `list` itself, so that nobody has to wait for a thread.
-    assert writer.prepare() is list
+    # So that nobody has to wait for a thread.
+    assert writer.prepare() is nothing_prepared
     writer.write(rows("b"))
     assert len(writer.prepare()()) == 1
     assert [[row.s for row in call] for call in Scripted.calls] == [["a"], ["b"]]

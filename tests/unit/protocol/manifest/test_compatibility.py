@@ -8,7 +8,6 @@ import pytest
 
 from penstock.errors import IncompatibleCheckpoint
 from penstock.ids import CheckpointId, EdgeId, Generation, OperatorName, SubtaskId
-from penstock.protocol.compatibility import EVENT_TIME_COLUMN, check_fits, check_states
 from penstock.protocol.manifest import (
     ChannelSegment,
     Committable,
@@ -25,6 +24,7 @@ from penstock.protocol.manifest import (
     StateSegment,
     SubtaskReport,
 )
+from penstock.protocol.manifest.compatibility import EVENT_TIME_COLUMN, check_fits, check_states
 
 READ, SIDE, COUNT, NOTE, OUT = (OperatorName(name) for name in ("read", "side", "count", "note", "out"))
 LEFT, RIGHT = EdgeId(READ, COUNT, 0), EdgeId(SIDE, COUNT, 1)

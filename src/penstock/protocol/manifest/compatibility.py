@@ -26,7 +26,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 
 from penstock.errors import IncompatibleCheckpoint
 from penstock.ids import OperatorName
-from penstock.protocol.manifest import (
+from penstock.protocol.manifest.values import (
     EdgeShape,
     Manifest,
     OperatorShape,

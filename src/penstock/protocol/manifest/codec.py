@@ -8,7 +8,7 @@ schema, in that order:
     another format                                         RestoreError   another version of Penstock wrote it
     a manifest that contradicts itself                     CorruptBlob    whoever wrote it was not Penstock
 
-Whether a checkpoint fits the pipeline that is being started is not decided here but in `protocol.compatibility`.
+Whether a checkpoint fits the pipeline that is being started is decided in `protocol.manifest.compatibility`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TypeVar
 import msgspec
 
 from penstock.errors import CorruptBlob, RestoreError
-from penstock.protocol.manifest import FORMAT, Manifest, Segment, segments_of
+from penstock.protocol.manifest.values import FORMAT, Manifest, Segment, segments_of
 from penstock.protocol.ownership import Reservation, Void, block_ids_max
 
 T = TypeVar("T")

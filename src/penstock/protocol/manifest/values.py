@@ -4,7 +4,7 @@ It names every blob with length and checksum, holds the positions of the sources
 of the sinks, and says for which shape of the pipeline it was taken. Values here are also what a
 subtask acknowledges with: a manifest is the reports of all subtasks of one checkpoint, and nothing else.
 
-Its bytes are the business of `protocol.manifest_codec`.
+Its bytes are the business of `protocol.manifest.codec`.
 """
 
 from __future__ import annotations

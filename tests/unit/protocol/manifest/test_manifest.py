@@ -33,7 +33,7 @@ from penstock.protocol.manifest import (
     blobs_of,
     committables_of,
 )
-from penstock.protocol.manifest_codec import (
+from penstock.protocol.manifest.codec import (
     decode_manifest,
     decode_manifest_or_void,
     decode_reservation,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.ids import EdgeId, OperatorName, SubtaskId
-from penstock.protocol.manifest import Manifest, PipelineShape, SubtaskReport
+from penstock.protocol.manifest.values import Manifest, PipelineShape, SubtaskReport
 
 
 def with_derived_names(

@@ -1,0 +1,58 @@
+"""The base of the engine's operators: it knows its context, and names itself in errors.
+
+What a user's function raises is reported with the operator's name by the chain it runs in; calls that do not come
+from there (timers, background work) use `reporting`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from penstock.columnar.schema_guard import SchemaGuard
+from penstock.errors import PenstockError
+from penstock.operators.contract import Emit, Operator, OperatorContext
+from penstock.user_code import user_code_error
+
+
+class NamedOperator(Operator):
+    """Knows its context, holds each of its inputs to one schema."""
+
+    context: OperatorContext
+
+    def open(self, context: OperatorContext) -> None:
+        self.context = context
+        self._inputs: dict[int, SchemaGuard] = {}
+        self.opened()
+
+    def opened(self) -> None:
+        """The context is there: make guards, ask for state."""
+
+    def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        guard = self._inputs.get(source)
+        if guard is None:
+            number = f", input {source}" if source else ""
+            guard = self._inputs[source] = SchemaGuard(f"operator '{self.context.operator}'{number}")
+        self.work(guard.check(batch), source, emit)
+
+    @abstractmethod
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        """Work on records whose schema is that of the ones before."""
+
+    def output_guard(self, schema: pa.Schema | None = None) -> SchemaGuard:
+        return SchemaGuard(f"output of operator '{self.context.operator}'", schema)
+
+    @contextlib.contextmanager
+    def reporting(self, what: str) -> Iterator[None]:
+        """Turn what user code raises into an error that names the operator."""
+        try:
+            yield
+        except PenstockError:
+            raise
+        except Exception as error:
+            context = self.context
+            where = f"operator '{context.operator}', subtask {context.subtask} of {context.parallelism}"
+            raise user_code_error(f"{where}: {what}", error) from error

@@ -1,0 +1,164 @@
+"""The operator behind `KeyedStream.reduce`: one row for each key, in a log of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from penstock.columnar.gather import joined
+from penstock.columnar.grouping import group, hashable
+from penstock.errors import DataError
+from penstock.operators.aggregate import Pending
+from penstock.operators.contract import Emit, Row
+from penstock.operators.formats import RowsForm
+from penstock.operators.named import NamedOperator
+
+Key: TypeAlias = tuple[Hashable, ...]
+
+_CONVERTED_ROWS = 1 << 12
+"""Rows that become Python objects in one call."""
+_OUTDATED_ROWS = 1024
+"""Outdated rows of `reduce` that are kept in any case: to throw out a few would not be worth a call."""
+_MERGED_ROWS = 1 << 16
+"""Batches of `reduce` that are larger than this are left as they are: to copy them would take longer than a slice."""
+
+
+class ReduceOperator(NamedOperator):
+    """Keeps one row for each key, which a function makes from the row so far and the next one.
+
+    The rows lie in the state as batches, newest last, like a log: a batch of changed rows is added after each call.
+    When more than half of the log is outdated, each call cleans a little of its beginning, in proportion to what it
+    adds: rows that are still current move to the end. So no call takes longer because the state is large. The
+    dictionary is only an index to the log, with the number of each row in it.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Row, Row], Row],
+        sequence: str | None = None,
+        is_final: bool = False,
+    ) -> None:
+        self.function = function
+        self.sequence = sequence
+        self.is_final = is_final
+
+    def opened(self) -> None:
+        self._pending = Pending(self.context) if self.is_final else None
+        self._state = self.context.keyed.rows("reduced", self.context.key)
+        self._rows: dict[Key, tuple[int, Row]] = {}
+        self._first = self._next = 0
+        """The numbers of the first row in the log, and of the next one that is added."""
+        self._form = RowsForm(self.output_guard())
+
+    def on_restored(self, emit: Emit) -> Iterator[None]:
+        is_over = self.context.begin_slice()
+        for batch in self._state.get():
+            self._form.guard.check(batch)
+            for start in range(0, batch.num_rows, _CONVERTED_ROWS):
+                for row in batch.slice(start, _CONVERTED_ROWS).to_pylist():
+                    self._add(row)
+                if is_over():
+                    yield
+                    is_over = self.context.begin_slice()
+
+    def _add(self, row: Row) -> None:
+        self._rows[self._key_of(row)] = self._next, row
+        self._next += 1
+
+    def _key_of(self, row: Row) -> Key:
+        return tuple(hashable(row[name]) for name in self.context.key)
+
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        groups = group(batch, self.context.key, self.context.operator)
+        rows = groups.batch.to_pylist()
+        self._form.guard.check(self._result_of(batch.slice(0, 0)))
+        touched: dict[Key, Row] = {}
+        for start, end in zip(groups.starts, groups.ends, strict=True):
+            key = self._key_of(rows[start])
+            _, before = self._rows.get(key, (0, None))
+            touched[key] = self._reduced(touched.get(key, before), rows[start:end])
+        changed = self._form.batch(list(touched.values()))
+        assert changed is not None
+        self._store(changed, touched)
+        if self._pending is None:
+            emit(changed)
+        else:
+            self._pending.add(batch)
+
+    def on_end(self, emit: Emit) -> Iterator[None]:
+        if self._pending is not None:
+            for keys in self._pending.pop():
+                rows = self._form.batch([self._rows[self._key_of(row)][1] for row in keys.to_pylist()])
+                assert rows is not None
+                emit(rows)
+                yield
+
+    def _result_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.sequence is None:
+            return batch
+        if self.sequence in batch.schema.names:
+            raise DataError(
+                f"operator '{self.context.operator}': the records have a column '{self.sequence}' already: give the "
+                f"sequence another name"
+            )
+        return batch.append_column(self.sequence, pa.nulls(batch.num_rows, pa.int64()))
+
+    def _reduced(self, row: Row | None, rows: list[Row]) -> Row:
+        if self.sequence is None:
+            return self._folded(row, rows)
+        before = 0 if row is None else row[self.sequence]
+        assert isinstance(before, int)
+        # The function does not know of the sequence: it may compare the columns of both rows.
+        bare = None if row is None else {name: value for name, value in row.items() if name != self.sequence}
+        return {**self._folded(bare, rows), self.sequence: before + len(rows)}
+
+    def _folded(self, row: Row | None, rows: list[Row]) -> Row:
+        key = {name: rows[0][name] for name in self.context.key}
+        for other in rows:
+            row = other if row is None else self.function(row, other)
+            if not isinstance(row, dict):
+                raise DataError(
+                    f"operator '{self.context.operator}': reduce needs a function that returns a dict, not {row!r}"
+                )
+        assert row is not None
+        # A function that changes the key would change another key's state.
+        return {**row, **key}
+
+    def _store(self, changed: pa.RecordBatch, rows: Mapping[Key, Row]) -> None:
+        for key, row in rows.items():
+            self._rows[key] = self._next, row
+            self._next += 1
+        log = merged(list(self._state.get()), changed)
+        if self._next - self._first > 2 * len(self._rows) + _OUTDATED_ROWS:
+            log = self._cleaned(log, 2 * changed.num_rows)
+        self._state.put(log)
+
+    def _cleaned(self, log: list[pa.RecordBatch], rows_max: int) -> list[pa.RecordBatch]:
+        """The log without its first rows, about `rows_max` of them; those that are current are at its end."""
+        first = log[0].slice(0, rows_max)
+        log[0] = log[0].slice(first.num_rows)
+        current = []
+        for number, row in enumerate(first.select(list(self.context.key)).to_pylist(), self._first):
+            key = self._key_of(row)
+            newest, whole = self._rows[key]
+            if newest == number:
+                self._rows[key] = self._next, whole
+                self._next += 1
+                current.append(whole)
+        self._first += first.num_rows
+        moved = self._form.batch(current)
+        rest = log if log[0].num_rows else log[1:]
+        return rest if moved is None else merged(rest, moved)
+
+
+def merged(log: list[pa.RecordBatch], added: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """The log with a batch added; neighbours at its end are merged while they are of like size, and not yet large."""
+    log = [*log, added]
+    while len(log) > 1 and log[-2].num_rows <= 2 * log[-1].num_rows and log[-2].num_rows < _MERGED_ROWS:
+        whole = joined(log[-2:])
+        if len(whole) > 1:
+            break
+        log[-2:] = whole
+    return log

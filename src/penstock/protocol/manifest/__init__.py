@@ -1,0 +1,48 @@
+"""The manifest of a checkpoint: its values, here and in `values`; its bytes in `codec`; the comparison of a pipeline
+with it in `compatibility`; the names that version 0.1.0 gave to operators in `former_names`."""
+
+from penstock.protocol.manifest.values import (
+    FORMAT,
+    ChannelSegment,
+    Committable,
+    Cut,
+    EdgeShape,
+    Figures,
+    Manifest,
+    OperatorShape,
+    Partitioning,
+    PipelineShape,
+    RecordShape,
+    Segment,
+    Side,
+    SplitState,
+    StateKind,
+    StateSegment,
+    SubtaskReport,
+    blobs_of,
+    committables_of,
+    segments_of,
+)
+
+__all__ = [
+    "FORMAT",
+    "ChannelSegment",
+    "Committable",
+    "Cut",
+    "EdgeShape",
+    "Figures",
+    "Manifest",
+    "OperatorShape",
+    "Partitioning",
+    "PipelineShape",
+    "RecordShape",
+    "Segment",
+    "Side",
+    "SplitState",
+    "StateKind",
+    "StateSegment",
+    "SubtaskReport",
+    "blobs_of",
+    "committables_of",
+    "segments_of",
+]
