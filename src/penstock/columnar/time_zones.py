@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -19,18 +18,27 @@ class TimeZones:
         self._where = where
         self._has_zone: dict[str, bool] = {}
 
-    def check(self, schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Raise `DataError` for the first row that does not fit."""
-        for name in (field.name for field in schema if pa.types.is_timestamp(field.type)):
-            for number, row in enumerate(rows):
-                value = row.get(name)
-                if not isinstance(value, datetime.datetime):
-                    continue
-                has_zone = value.tzinfo is not None
-                if self._has_zone.setdefault(name, has_zone) != has_zone:
-                    kinds = ("a zone", "none") if has_zone else ("none", "a zone")
-                    raise DataError(
-                        f"{self._where}: the time '{name}' has {kinds[0]} in row {number} of {len(rows)} in its batch "
-                        f"and {kinds[1]} in rows before: {shortened(repr(row))}. Give all of them one, such as "
-                        f"value.replace(tzinfo=datetime.timezone.utc)"
-                    )
+    def check(self, schema: pa.Schema, columns: Sequence[Sequence[object]], rows: Sequence[object]) -> None:
+        """Raise `DataError` for the first row that does not fit. `columns` are those of the schema, in its order."""
+        for field, column in zip(schema, columns, strict=True):
+            if pa.types.is_timestamp(field.type):
+                self._check_column(field.name, column, rows)
+
+    def _check_column(self, name: str, column: Sequence[object], rows: Sequence[object]) -> None:
+        zones = [value.tzinfo is not None for value in column if isinstance(value, datetime.datetime)]
+        if not zones:
+            return
+        expected = self._has_zone.setdefault(name, zones[0])
+        if zones.count(expected) == len(zones):
+            return
+        number = next(
+            number
+            for number, value in enumerate(column)
+            if isinstance(value, datetime.datetime) and (value.tzinfo is not None) != expected
+        )
+        kinds = ("none", "a zone") if expected else ("a zone", "none")
+        raise DataError(
+            f"{self._where}: the time '{name}' has {kinds[0]} in row {number} of {len(rows)} in its batch "
+            f"and {kinds[1]} in rows before: {shortened(repr(rows[number]))}. Give all of them one, such as "
+            f"value.replace(tzinfo=datetime.timezone.utc)"
+        )

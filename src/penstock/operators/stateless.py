@@ -8,6 +8,7 @@ there (timers, background work) use `reporting`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 from penstock.columnar.gather import filter_rows, joined, mask_of
 from penstock.columnar.grouping import group, hashable, key_columns
 from penstock.columnar.schema_guard import SchemaGuard, column_of
+from penstock.columnar.values import rows_of
 from penstock.errors import DataError, PenstockError
 from penstock.model.aggregates import Aggregate
 from penstock.operators.contract import Emit, Operator, OperatorContext
@@ -104,8 +106,8 @@ class FlatMapOperator(FunctionOperator):
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         form, given = self.form, self.form.of(batch)
         if self.as_ == "rows":
-            made = called_with(lambda row: list(form.outputs(self.function(row))), given)
-            result = form.batch([output for outputs in made for output in outputs])
+            made = called_with(lambda row: form.outputs(self.function(row)), given)
+            result = form.batch(list(itertools.chain.from_iterable(made)))
             if result is not None:
                 emit(result)
             return
@@ -122,7 +124,7 @@ class FilterOperator(FunctionOperator):
         if isinstance(self.function, pc.Expression):
             chosen: Any = self.function
         elif self.as_ == "rows":
-            chosen = np.array([bool(each) for each in called_with(self.function, batch.to_pylist())], dtype=np.bool_)
+            chosen = np.fromiter(map(bool, called_with(self.function, self.form.of(batch))), np.bool_, batch.num_rows)
         else:
             chosen = self.function(self.form.of(batch))
         kept = self._kept(batch, chosen)
@@ -289,7 +291,7 @@ class ReduceOperator(NamedOperator):
         for batch in self._state.get():
             self._form.guard.check(batch)
             for start in range(0, batch.num_rows, _CONVERTED_ROWS):
-                for row in batch.slice(start, _CONVERTED_ROWS).to_pylist():
+                for row in rows_of(batch.slice(start, _CONVERTED_ROWS)):
                     self._add(row)
                 if is_over():
                     yield
@@ -304,7 +306,7 @@ class ReduceOperator(NamedOperator):
 
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         groups = group(batch, self.context.key, self.context.operator)
-        rows = groups.batch.to_pylist()
+        rows = rows_of(groups.batch)
         self._form.guard.check(self._result_of(batch.slice(0, 0)))
         touched: dict[tuple[Any, ...], dict[str, Any]] = {}
         for start, end in zip(groups.starts, groups.ends, strict=True):
@@ -322,7 +324,7 @@ class ReduceOperator(NamedOperator):
     def on_end(self, emit: Emit) -> Iterator[None]:
         if self._pending is not None:
             for keys in self._pending.pop():
-                rows = self._form.batch([self._rows[self._key_of(row)][1] for row in keys.to_pylist()])
+                rows = self._form.batch([self._rows[self._key_of(row)][1] for row in rows_of(keys)])
                 assert rows is not None
                 emit(rows)
                 yield
@@ -371,7 +373,7 @@ class ReduceOperator(NamedOperator):
         first = log[0].slice(0, rows_max)
         log[0] = log[0].slice(first.num_rows)
         current = []
-        for number, row in enumerate(first.select(list(self.context.key)).to_pylist(), self._first):
+        for number, row in enumerate(rows_of(first.select(list(self.context.key))), self._first):
             key = self._key_of(row)
             newest, whole = self._rows[key]
             if newest == number:
