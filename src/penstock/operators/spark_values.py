@@ -47,27 +47,29 @@ class StateTuples:
     def __init__(self, schema: pa.Schema) -> None:
         self._kept = [_kept_by(field.type, local=True) for field in schema]
         self._seen = [_seen_by(field.type) for field in schema]
-        self._converts = any(self._kept)
-        self._shows = any(self._seen)
+        self._is_kept_as_given = not any(self._kept)
+        self.is_seen_as_kept = not any(self._seen)
         self._row = row_maker(tuple(schema.names))
 
     def kept(self, value: Any) -> Any:
         """The tuple for the state. A state of one field takes its value without a tuple around it too."""
+        if self._is_kept_as_given and type(value) is tuple:
+            return value
         if not isinstance(value, tuple | list):
             value = (value,)
-        if not self._converts or len(value) != len(self._kept):
+        if self._is_kept_as_given or len(value) != len(self._kept):
             return value
         return tuple([item if by is None else by(item) for by, item in zip(self._kept, value, strict=True)])
 
     def seen(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
         """The tuple as a processor gets it."""
-        if not self._shows:
+        if self.is_seen_as_kept:
             return row
         return tuple([item if by is None else by(item) for by, item in zip(self._seen, row, strict=True)])
 
     def row(self, row: tuple[Any, ...]) -> Any:
         """The tuple as a Row."""
-        return self._row(self.seen(row))
+        return self._row(row if self.is_seen_as_kept else self.seen(row))
 
 
 @functools.lru_cache(maxsize=1024)

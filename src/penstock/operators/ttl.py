@@ -127,7 +127,7 @@ class ExpiringListState(_Expiring):
     """As `ListState`; each element has its own time."""
 
     def exists(self) -> bool:
-        return bool(self._living())
+        return self._first_lives() or bool(self._living())
 
     def get(self) -> Iterator[Row]:
         return iter([row[:-1] for row in self._living()])
@@ -146,15 +146,20 @@ class ExpiringListState(_Expiring):
 
     def expire(self, key_group: int, key: Row) -> Iterator[bool]:
         with self._state.at(key_group, key):
-            # Elements are added at the end, with later times: if the first one lives, so do all.
-            first = next(self._state.get(), None)
-            is_alive = first is not None and self._lives(first)
+            is_alive = self._first_lives()
             if not is_alive:
                 self._living()
         yield not is_alive
 
+    def _first_lives(self) -> bool:
+        """Elements are added at the end, with later times: if the first one lives, so do all."""
+        first = next(self._state.get(), None)
+        return first is not None and self._lives(first)
+
     def _living(self) -> list[Row]:
         rows = list(self._state.get())
+        if rows and self._lives(rows[0]):
+            return rows
         living = [row for row in rows if self._lives(row)]
         if rows and not living:
             self._state.clear()
@@ -167,7 +172,7 @@ class ExpiringMapState(_Expiring):
     """As `MapState`; each entry has its own time."""
 
     def exists(self) -> bool:
-        return bool(self._living())
+        return any(map(self._lives, self._state.values())) or bool(self._living())
 
     def get_value(self, key: Row) -> Row | None:
         row = self._state.get_value(key)
