@@ -28,6 +28,7 @@ from penstock.columnar.schema_guard import SchemaGuard
 from penstock.columnar.values import tuples_of, values_of
 from penstock.errors import DataError
 from penstock.operators.formats import PandasForm, RowsForm, concatenated
+from penstock.operators.frames import cut_frame, joined_frames
 
 Convert: TypeAlias = Callable[[Any], Any]
 
@@ -246,14 +247,15 @@ class SparkPandasForm(PandasForm):
 
     def of(self, batch: pa.RecordBatch) -> Any:
         series = [self._series(column) for column in batch.columns]
-        frame = self._pandas.DataFrame(dict(enumerate(series)))
+        frame = self._pandas.DataFrame(dict(enumerate(series)), copy=True)
         frame.columns = batch.schema.names
         is_open = [pa.types.is_boolean(column.type) and column.null_count > 0 for column in batch.columns]
         self._inferred = [position for position, is_so in enumerate(is_open) if is_so]
         return frame
 
     def cut(self, whole: Any, start: int, end: int) -> Any:
-        frame = super().cut(whole, start, end)
+        # `of` has copied all columns into a frame of its own, of which each row is handed over once.
+        frame = cut_frame(whole, start, end, self._pandas.RangeIndex)
         for position in self._inferred:
             frame.isetitem(position, frame.iloc[:, position].infer_objects())
         return frame
@@ -296,7 +298,7 @@ class SparkPandasForm(PandasForm):
         filled = self._filled(outputs)
         if not filled:
             return None
-        return concatenated([self._to_arrow(frame) for frame in _joined(self._pandas, filled)])
+        return concatenated([self._to_arrow(frame) for frame in joined_frames(filled)])
 
     def _in_zone(self, frame: Any) -> Any:
         """The frame with the times in the session's zone that the declared schema wants with a zone."""
@@ -325,14 +327,6 @@ class SparkPandasForm(PandasForm):
             cause = f": {error.__cause__}" if error.__cause__ is not None else ""
             raise DataError(f"{self.guard.where}: the DataFrame cannot become Arrow: {error}{cause}") from error
         return self.guard.check(batch)
-
-
-def _joined(pandas: Any, frames: Sequence[Any]) -> list[Any]:
-    """Frames of the same columns and types in one: a conversion costs the same for one row and for thousands."""
-    first = frames[0]
-    if len(frames) > 1 and all(frame.dtypes.equals(first.dtypes) for frame in frames[1:]):
-        return [pandas.concat(frames, ignore_index=True)]
-    return list(frames)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ reference per key group); what takes time is `encode`, which runs in the backgro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -39,16 +39,14 @@ class KeyedState:
         self._cursor = KeyCursor(key_groups, max_parallelism)
         self._states: dict[str, KeyedStateLike] = {}
         self._removed: set[str] = set()
+        self.set_key: Callable[[int, tuple[Any, ...]], None] = self._cursor.move
+        """Move all row states to `key`, a tuple of the key's columns, in a key group."""
         if key_schema is not None:
             self._cursor.declare(key_schema)
 
     def declare_key(self, schema: pa.Schema) -> None:
         """Settle the columns of the key for the row states. Raises `PipelineError` if they are others already."""
         self._cursor.declare(schema)
-
-    def set_key(self, key_group: int, key: tuple[Any, ...]) -> None:
-        """Move all row states to `key`, a tuple of the key's columns."""
-        self._cursor.move(key_group, key)
 
     def groups_of(self, keys: pa.RecordBatch) -> list[int]:
         """The key group of each row of `keys`, which has the key's columns in their order and no others."""
