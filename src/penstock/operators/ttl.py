@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import PipelineError
 from penstock.operators.contract import OperatorContext
+from penstock.state.rows.cursor import KeysLike
+from penstock.state.rows.tuples import ColumnsLike
 
 EXPIRY = "penstock.expires_at_ms"
 Row: TypeAlias = tuple[Any, ...]
@@ -116,6 +119,20 @@ class ExpiringValueState(_Expiring):
 
     def update(self, new_value: Row) -> None:
         self._state.update(self._stamped(new_value))
+
+    def get_batch(self, keys: KeysLike) -> pa.RecordBatch:
+        rows = self._state.get_batch(keys)
+        lives = pc.greater(rows.column(EXPIRY), self._now_ms())
+        values = rows.drop_columns([EXPIRY])
+        columns = [pc.if_else(lives, column, pa.scalar(None, column.type)) for column in values.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=values.schema)
+
+    def update_batch(self, keys: KeysLike, values: ColumnsLike) -> None:
+        columns = dict(values) if isinstance(values, Mapping) else dict(zip(values.schema.names, values, strict=True))
+        self._state.update_batch(keys, {**columns, EXPIRY: [self._now_ms() + self._ttl_ms] * len(keys)})
+
+    def clear_batch(self, keys: KeysLike) -> None:
+        self._state.clear_batch(keys)
 
     def expire(self, key_group: int, key: Row) -> Iterator[bool]:
         with self._state.at(key_group, key):

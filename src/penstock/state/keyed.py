@@ -18,8 +18,10 @@ from penstock.model.aggregates import Aggregate
 from penstock.model.windows import Windows
 from penstock.state.aggregates.state import AggregateState
 from penstock.state.pieces import KeyedPiece, KeyedStateLike, StateSnapshot
+from penstock.state.rows.base import RowState
+from penstock.state.rows.cursor import KeyCursor
 from penstock.state.rows.rows import RowsState
-from penstock.state.rows.states import KeyCursor, ListState, MapState, RowState, ValueState
+from penstock.state.rows.states import ListState, MapState, ValueState
 from penstock.state.windows.clock import WindowClock
 from penstock.state.windows.state import WindowState
 
@@ -47,6 +49,10 @@ class KeyedState:
     def declare_key(self, schema: pa.Schema) -> None:
         """Settle the columns of the key for the row states. Raises `PipelineError` if they are others already."""
         self._cursor.declare(schema)
+
+    def leave_key(self) -> None:
+        """Move all row states to no key."""
+        self._cursor.leave()
 
     def groups_of(self, keys: pa.RecordBatch) -> list[int]:
         """The key group of each row of `keys`, which has the key's columns in their order and no others."""

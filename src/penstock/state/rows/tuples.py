@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.columnar.plain import plain_type
+from penstock.columnar.plain import plain, plain_type
 from penstock.columnar.values import values_of
 from penstock.errors import DataError
 
 Convert: TypeAlias = Callable[[Any], Any]
 Row: TypeAlias = tuple[Any, ...]
+ColumnsLike: TypeAlias = pa.RecordBatch | pa.Table | Mapping[str, object]
+"""The columns of a state: a batch, or arrays and sequences by name."""
 
 _NAN = math.nan
 _SIMPLE: dict[str, type] = {"int64": int, "double": float, "string": str, "large_string": str, "binary": bytes}
@@ -125,8 +127,35 @@ class TupleType:
         columns = [_in_boxes(child) if boxed else _canonical(child) for child, boxed in children]
         return list(zip(*columns, strict=True)) if columns else [()] * len(column)
 
+    def rows_of_columns(self, values: ColumnsLike, count: int) -> list[Row]:
+        """Columns of a function as stored tuples, `count` of them. Raises `DataError`."""
+        names = list(values) if isinstance(values, Mapping) else values.schema.names
+        if sorted(names) != sorted(self.schema.names):
+            raise DataError(
+                f"{self.what} takes the columns {self._fields()}, not {', '.join(map(str, names)) or 'none'}"
+            )
+        arrays = [self._column(field, values[field.name], count) for field in self.schema]
+        return self.rows(pa.StructArray.from_arrays(arrays, fields=list(self.schema))) if arrays else [()] * count
+
+    def _column(self, field: pa.Field, values: object, count: int) -> pa.Array:
+        try:
+            column = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, field.type)
+            column = plain(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+            column = column if column.type == field.type else column.cast(field.type)
+        except (pa.ArrowException, NotImplementedError, TypeError, ValueError, OverflowError) as error:
+            raise DataError(f"{self.what}: column '{field.name}' cannot become {field.type}: {error}") from error
+        if len(column) != count:
+            raise DataError(f"{self.what}: column '{field.name}' has {len(column)} values for {count} keys")
+        if column.null_count and not field.nullable:
+            raise DataError(f"{self.what}: '{field.name}' may not be null")
+        return column
+
     def _fields(self) -> str:
-        return ", ".join(f"{field.name}: {field.type}" for field in self.schema) or "no fields"
+        return fields_text(self.schema)
+
+
+def fields_text(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema) or "no fields"
 
 
 def _is_boxed(kind: pa.DataType) -> bool:
