@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -16,7 +16,8 @@ class TimeZones:
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._has_zone: dict[str, bool] = {}
+        self.found: dict[str, bool] = {}
+        """By column, whether its times have a zone."""
 
     def check(self, schema: pa.Schema, columns: Sequence[Sequence[object]], rows: Sequence[object]) -> None:
         """Raise `DataError` for the first row that does not fit. `columns` are those of the schema, in its order."""
@@ -28,7 +29,7 @@ class TimeZones:
         zones = [value.tzinfo is not None for value in column if isinstance(value, datetime.datetime)]
         if not zones:
             return
-        expected = self._has_zone.setdefault(name, zones[0])
+        expected = self.found.setdefault(name, zones[0])
         if zones.count(expected) == len(zones):
             return
         number = next(
@@ -42,3 +43,12 @@ class TimeZones:
             f"and {kinds[1]} in rows before: {shortened(repr(rows[number]))}. Give all of them one, such as "
             f"value.replace(tzinfo=datetime.timezone.utc)"
         )
+
+    def agree(self, found: Mapping[str, bool]) -> None:
+        """Raise `DataError` if rows elsewhere were found to have zones where those here have none, or the other way."""
+        for name, has_zone in found.items():
+            if self.found.setdefault(name, has_zone) != has_zone:
+                raise DataError(
+                    f"{self._where}: the time '{name}' has a zone in some rows and none in others. Give all of "
+                    f"them one, such as value.replace(tzinfo=datetime.timezone.utc)"
+                )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -42,6 +42,15 @@ class Form(ABC):
     @abstractmethod
     def batch(self, outputs: Sequence[Any]) -> pa.RecordBatch | None:
         """All that a function has returned, each of its results in this form, as one batch; None if no rows."""
+
+    def adopted(self, batch: pa.RecordBatch, zones: Mapping[str, bool]) -> pa.RecordBatch:
+        """A batch that this form has made of outputs in another process, in the one schema of all outputs."""
+        return self.guard.check(batch)
+
+    @property
+    def time_zones(self) -> dict[str, bool]:
+        """By column, whether the times of outputs have had a zone, if this form looks at that."""
+        return {}
 
     @abstractmethod
     def is_one(self, output: Any) -> bool:
@@ -225,6 +234,20 @@ class RowsForm(Form):
             raise DataError(f"{self.guard.where}: rows cannot become Arrow: {error}{hint}") from error
         self._zones.check(batch.schema, columns, outputs)
         return batch
+
+    def adopted(self, batch: pa.RecordBatch, zones: Mapping[str, bool]) -> pa.RecordBatch:
+        self._zones.agree(zones)
+        known = self.guard.schema
+        if known is None or batch.schema.equals(known):
+            return self.guard.check(batch)
+        # It was made before anybody knew the types of the first batch.
+        made = self.batch(rows_of(batch))
+        assert made is not None
+        return made
+
+    @property
+    def time_zones(self) -> dict[str, bool]:
+        return self._zones.found
 
     def _columns(self, outputs: Sequence[Any], schema: pa.Schema | None) -> Columns:
         """The names and values of the columns, which are those of the schema if there is one."""

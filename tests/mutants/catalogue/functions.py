@@ -13,6 +13,10 @@ _STATES = "state/rows/states.py"
 _TUPLES = "state/rows/tuples.py"
 _COLUMN_VALUES = "columnar/values.py"
 _RECORDS = "columnar/records.py"
+_FORMATS = "operators/formats.py"
+_FRAMES = "operators/frames.py"
+_CURSOR = "state/rows/cursor.py"
+_BATCHES = "operators/batch_function.py"
 
 
 def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
@@ -31,6 +35,10 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
         _TUPLES: ("tests/unit/state/test_cheap_state.py",),
         _COLUMN_VALUES: ("tests/unit/columnar/test_values.py",),
         _RECORDS: ("tests/unit/columnar/test_records.py",),
+        _FORMATS: ("tests/unit/operators/test_child_process.py",),
+        _FRAMES: ("tests/unit/operators/test_frames.py",),
+        _CURSOR: ("tests/unit/operators/test_batch_function.py",),
+        _BATCHES: ("tests/unit/operators/test_batch_function.py",),
     }
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests[file])
 
@@ -78,6 +86,41 @@ MUTANTS = (
         "    if set(map(len, rows)) != {len(names)}:\n        return None\n    try:",
         "    try:",
         "They are lost without a word.",
+    ),
+    _mutant(
+        "Keys of another subtask are read and written",
+        _CURSOR,
+        "if len(numbers) and not (self.owned.start <= numbers.min() and numbers.max() < self.owned.stop):",
+        "if False:",
+        "I9: their values are lost at the next rescale, or are in two places.",
+    ),
+    _mutant(
+        "A function of batches stands at the key of the last timer",
+        _BATCHES,
+        "        self.context.keyed.leave_key()\n",
+        "",
+        "A value that is meant for one key is written to another one.",
+    ),
+    _mutant(
+        "Frames of different types are joined",
+        _FRAMES,
+        " or [array.dtype for array in arrays] != kinds:",
+        ":",
+        "Numbers of one frame become floats because another one has some.",
+    ),
+    _mutant(
+        "A batch of another process keeps the types that it has guessed",
+        _FORMATS,
+        "        if known is None or batch.schema.equals(known):\n            return self.guard.check(batch)\n",
+        "        return self.guard.check(batch)\n",
+        "Fields that a batch does not have, and whole numbers among others, are errors that threads do not have.",
+    ),
+    _mutant(
+        "Processes do not compare the zones of their times",
+        _FORMATS,
+        "        self._zones.agree(zones)\n",
+        "",
+        "Times of another zone are hours off.",
     ),
     # --- map_async ---
     _mutant(

@@ -9,7 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock import ABORT, CHECKPOINT, BatchFunction, CollectSink, DataError, KeyedFunction, ListSource, Pipeline
+from penstock import (
+    ABORT,
+    CHECKPOINT,
+    BatchFunction,
+    CollectSink,
+    DataError,
+    GeneratorSource,
+    KeyedFunction,
+    ListSource,
+    Pipeline,
+)
 from penstock.errors import PipelineError, UserCodeError
 from penstock.state import KeyedState
 from penstock.storage import MemoryStore
@@ -161,6 +171,29 @@ class OneKey(ByBatch):
 def test_a_state_has_no_current_key_in_a_batch() -> None:
     with pytest.raises(DataError, match="changed where there is no key"):
         ran(OneKey(), ROWS)
+
+
+class WithTimer(ByKey):
+    def process(self, key: Any, rows: Any, context: Any) -> Iterator[pa.RecordBatch]:
+        context.set_timer(context.now_ms() + 10**10)
+        return super().process(key, rows, context)
+
+
+def endless(start: int, count: int) -> pa.RecordBatch:
+    return pa.record_batch({"user": ["u"] * count, "amount": [1.0] * count})
+
+
+def test_nor_has_it_one_behind_timers_that_were_restored() -> None:
+    store = MemoryStore()
+    for function in (WithTimer(), OneKey()):
+        output, pipeline = CollectSink(), Pipeline("totals")
+        stream = pipeline.source(GeneratorSource(endless), name="rows").key_by("user")
+        stream.process(function, name="totals").sink(output, name="output")
+        if isinstance(function, WithTimer):
+            run(pipeline, store=store, until=lambda sink=output: bool(sink.batches()))  # type: ignore[misc]
+        else:
+            with pytest.raises(DataError, match="changed where there is no key"):
+                run(pipeline, store=store, restarts=0)
 
 
 def test_a_batch_function_takes_arrow_and_nothing_else() -> None:
