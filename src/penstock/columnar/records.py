@@ -37,13 +37,12 @@ def _of_dictionaries(rows: Sequence[dict[object, object]], names: tuple[str, ...
             return None
         names = found  # type: ignore[assignment]
     assert names is not None
-    # All names, and as many fields as there are names: so there are no others.
-    if set(map(len, rows)) != {len(names)}:
-        return None
     try:
-        return names, _taken(names)(rows)
+        columns = _taken(names)(rows)
     except KeyError:
         return None
+    # Each row has all names, and all rows together no more fields than that: so there are no others.
+    return (names, columns) if sum(map(len, rows)) == len(rows) * len(names) else None
 
 
 @functools.lru_cache(maxsize=1024)

@@ -98,8 +98,16 @@ def _timestamps(column: pa.Array) -> Values:
     if column.null_count:
         # Any ticks may stand at a null, and those that are no time of Python are not objects of `datetime`.
         ticks = np.where(null_mask(column), 0, ticks)
-    naive = _with_nulls(ticks.astype(f"datetime64[{unit}]").astype("datetime64[us]"), column)
-    return naive if zone is None else _in_zone(naive, _zone_of(zone))
+    naive = ticks.astype(f"datetime64[{unit}]").astype("datetime64[us]")
+    if zone is None:
+        return _with_nulls(naive, column)
+    found = _zone_of(zone)
+    # A zone whose clocks never change: all of its times are moved at once.
+    offset = datetime.timedelta(0) if zone == "UTC" else found.utcoffset(None)
+    if offset is None:
+        return _in_zone(_with_nulls(naive, column), found)
+    local = _with_nulls(naive + np.timedelta64(offset), column)
+    return [None if at is None else at.replace(tzinfo=found) for at in local]  # type: ignore[attr-defined]
 
 
 def _in_zone(naive: Values, zone: datetime.tzinfo) -> Values:

@@ -83,8 +83,8 @@ MUTANTS = (
     _mutant(
         "Fields that only some rows have are left out",
         _RECORDS,
-        "    if set(map(len, rows)) != {len(names)}:\n        return None\n    try:",
-        "    try:",
+        "return (names, columns) if sum(map(len, rows)) == len(rows) * len(names) else None",
+        "return names, columns",
         "They are lost without a word.",
     ),
     _mutant(
