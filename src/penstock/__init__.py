@@ -53,6 +53,7 @@ from penstock.errors import (
     StorageError,
     UserCodeError,
 )
+from penstock.operators.batch_function import BatchFunction
 from penstock.operators.functions import KeyedContext, KeyedFunction, TwoInputContext, TwoInputFunction
 from penstock.operators.spark_processor import (
     ExpiredTimerInfo,
@@ -75,6 +76,7 @@ __all__ = [
     "Status",
     # functions with state
     "KeyedFunction",
+    "BatchFunction",
     "KeyedContext",
     "TwoInputFunction",
     "TwoInputContext",

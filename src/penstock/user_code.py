@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from penstock.errors import UserCodeError
@@ -39,16 +40,15 @@ def raised_at(error: BaseException) -> str:
     return min(lines, key=lambda line: line[0])[1] if lines else ""
 
 
-def called_with(function: Callable[[Any], Any], rows: Sequence[Any]) -> list[Any]:
+def called_with(function: Callable[[Any], Any], rows: list[Any]) -> list[Any]:
     """The result of a function for each row. What it raises carries a note: which row it was."""
-    results = []
-    for number, row in enumerate(rows):
-        try:
-            results.append(function(row))
-        except Exception as error:
-            error.add_note(f"row {number} of {len(rows)} in its batch, {shortened(repr(row))}")
-            raise
-    return results
+    left = iter(rows)
+    try:
+        return [function(row) for row in left]
+    except Exception as error:
+        number = len(rows) - operator.length_hint(left) - 1
+        error.add_note(f"row {number} of {len(rows)} in its batch, {shortened(repr(rows[number]))}")
+        raise
 
 
 def same_failure(text: str) -> str:

@@ -52,6 +52,8 @@ class KeyedStream(Stream):
     ) -> Stream:
         """A `KeyedFunction`, or a `StatefulProcessor` (ours or PySpark's), called with one key at a time.
 
+        A `BatchFunction` is called with all keys of a batch, and has their state as columns: the fast path.
+
         `as_` is `"arrow"` for a `KeyedFunction` and `"pandas"` for a processor, unless it says otherwise.
 
         `time_mode` is the time of its timers: `"event"` (the watermark), `"processing"` (the clock of the worker) or

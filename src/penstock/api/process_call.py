@@ -11,6 +11,7 @@ from penstock.api.arguments import AtEnd, instance_of, require_choice, schema_or
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.errors import PipelineError
 from penstock.graph.logical import OperatorFactory
+from penstock.operators.batch_function import BatchFunction, BatchFunctionOperator
 from penstock.operators.formats import As
 from penstock.operators.functions import KeyedFunction
 from penstock.operators.keyed import ProcessOperator, ProcessorOperator
@@ -31,16 +32,22 @@ class ProcessCall:
         initial_state: Any,
     ) -> None:
         instance = self.instance = instance_of(function)
-        is_processor = hasattr(instance, "handleInputRows")
-        if not is_processor and not isinstance(instance, KeyedFunction):
-            raise PipelineError(f"process takes a KeyedFunction or a StatefulProcessor, not {function!r}")
+        is_processor, is_batch = hasattr(instance, "handleInputRows"), isinstance(instance, BatchFunction)
+        if not is_processor and not isinstance(instance, KeyedFunction | BatchFunction):
+            raise PipelineError(
+                f"process takes a KeyedFunction, a BatchFunction or a StatefulProcessor, not {function!r}"
+            )
         self.form: As = as_ or ("pandas" if is_processor else "arrow")
         if is_processor and self.form not in ("pandas", "rows"):
             raise PipelineError(f'process: a StatefulProcessor takes as_="pandas" or as_="rows", not {self.form!r}')
+        if is_batch and self.form != "arrow":
+            raise PipelineError(f"process: a BatchFunction takes Arrow batches, not {self.form!r}")
         require_choice("process: at_end", at_end, "fire", "drop")
         self.schema = schema_or_none(schema)
         arguments = instance, key, self.form, self.schema, at_end == "fire", mode
         self.made: OperatorFactory = functools.partial(ProcessOperator, *arguments)
+        if is_batch:
+            self.made = functools.partial(BatchFunctionOperator, instance, key, self.schema, at_end == "fire", mode)
         if is_processor:
             self.made = functools.partial(ProcessorOperator, *arguments, initial_table(initial_state, key))
         elif initial_state is not None:

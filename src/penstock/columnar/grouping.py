@@ -17,6 +17,7 @@ from penstock.columnar.fixed_width import FIXED_WIDTH
 from penstock.columnar.gather import take, take_rows
 from penstock.columnar.plain import plain
 from penstock.columnar.schema_guard import column_of
+from penstock.columnar.values import tuples_of
 from penstock.errors import DataError
 
 
@@ -31,7 +32,7 @@ class Groups:
     ends: list[int]
 
     def key_tuples(self) -> list[tuple[Any, ...]]:
-        return list(zip(*(column.to_pylist() for column in self.keys.columns), strict=True))
+        return tuples_of(self.keys.columns, self.keys.num_rows)
 
 
 def hashable(value: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -17,20 +16,39 @@ class TimeZones:
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._has_zone: dict[str, bool] = {}
+        self.found: dict[str, bool] = {}
+        """By column, whether its times have a zone."""
 
-    def check(self, schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Raise `DataError` for the first row that does not fit."""
-        for name in (field.name for field in schema if pa.types.is_timestamp(field.type)):
-            for number, row in enumerate(rows):
-                value = row.get(name)
-                if not isinstance(value, datetime.datetime):
-                    continue
-                has_zone = value.tzinfo is not None
-                if self._has_zone.setdefault(name, has_zone) != has_zone:
-                    kinds = ("a zone", "none") if has_zone else ("none", "a zone")
-                    raise DataError(
-                        f"{self._where}: the time '{name}' has {kinds[0]} in row {number} of {len(rows)} in its batch "
-                        f"and {kinds[1]} in rows before: {shortened(repr(row))}. Give all of them one, such as "
-                        f"value.replace(tzinfo=datetime.timezone.utc)"
-                    )
+    def check(self, schema: pa.Schema, columns: Sequence[Sequence[object]], rows: Sequence[object]) -> None:
+        """Raise `DataError` for the first row that does not fit. `columns` are those of the schema, in its order."""
+        for field, column in zip(schema, columns, strict=True):
+            if pa.types.is_timestamp(field.type):
+                self._check_column(field.name, column, rows)
+
+    def _check_column(self, name: str, column: Sequence[object], rows: Sequence[object]) -> None:
+        zones = [value.tzinfo is not None for value in column if isinstance(value, datetime.datetime)]
+        if not zones:
+            return
+        expected = self.found.setdefault(name, zones[0])
+        if zones.count(expected) == len(zones):
+            return
+        number = next(
+            number
+            for number, value in enumerate(column)
+            if isinstance(value, datetime.datetime) and (value.tzinfo is not None) != expected
+        )
+        kinds = ("none", "a zone") if expected else ("a zone", "none")
+        raise DataError(
+            f"{self._where}: the time '{name}' has {kinds[0]} in row {number} of {len(rows)} in its batch "
+            f"and {kinds[1]} in rows before: {shortened(repr(rows[number]))}. Give all of them one, such as "
+            f"value.replace(tzinfo=datetime.timezone.utc)"
+        )
+
+    def agree(self, found: Mapping[str, bool]) -> None:
+        """Raise `DataError` if rows elsewhere were found to have zones where those here have none, or the other way."""
+        for name, has_zone in found.items():
+            if self.found.setdefault(name, has_zone) != has_zone:
+                raise DataError(
+                    f"{self._where}: the time '{name}' has a zone in some rows and none in others. Give all of "
+                    f"them one, such as value.replace(tzinfo=datetime.timezone.utc)"
+                )

@@ -75,7 +75,7 @@ class ListSource(Source):
         if rows and schema is None:
             schema = pa.Table.from_pylist(rows).schema
         if schema is not None:
-            TimeZones("ListSource").check(schema, rows)
+            TimeZones("ListSource").check(schema, [[row.get(name) for row in rows] for name in schema.names], rows)
         self.split_count = splits
         self.watermark_column = watermark_column
         self._items: list[list[pa.RecordBatch | ABORT | PAUSE | _Mark]] = [[] for _ in range(splits)]

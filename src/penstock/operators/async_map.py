@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
-from penstock.errors import UserCodeError
+from penstock.errors import DataError, UserCodeError
 from penstock.operators.contract import Emit, UserFunction
 from penstock.operators.formats import As, Form, form_of
 from penstock.operators.named import NamedOperator
@@ -49,11 +49,23 @@ class _Job:
     error: BaseException | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """The result of a call that is a batch already, made in another process."""
+
+    batch: pa.RecordBatch | None
+    refused: str | None
+    """Why the outputs could not become a batch."""
+    zones: dict[str, bool]
+    """Whether the times of a column have a zone."""
+
+
 class Runner(ABC):
     """Runs one call at a time, on the thread that made it."""
 
     @abstractmethod
-    def call(self, batch: pa.RecordBatch) -> object: ...
+    def call(self, batch: pa.RecordBatch) -> object:
+        """The outputs of the function, or a `Converted` batch of them."""
 
     def close(self) -> None:
         """End what is still running, if that is possible. Called from another thread."""
@@ -151,7 +163,7 @@ class MapAsyncOperator(NamedOperator):
             return InThread(self.function, self.as_, self.form)
         from penstock.operators.child_process import InProcess
 
-        return InProcess(self.function, self.as_, self.context.operator)
+        return InProcess(self.function, self.as_, self.form.guard)
 
     # --- in ---
 
@@ -215,9 +227,16 @@ class MapAsyncOperator(NamedOperator):
                 # Of a child process, which has said what it was.
                 raise UserCodeError(f"{where}: the function of map_async raised {error}") from error
             raise user_code_error(f"{where}: the function of map_async", error) from error
-        result = self.form.batch(self.form.outputs(job.result))
+        result = self._result_of(job.result)
         if result is not None:
             self._emit(result)
+
+    def _result_of(self, returned: object) -> pa.RecordBatch | None:
+        if not isinstance(returned, Converted):
+            return self.form.batch(self.form.outputs(returned))
+        if returned.refused is not None:
+            raise DataError(returned.refused)
+        return None if returned.batch is None else self.form.adopted(returned.batch, returned.zones)
 
     # --- bookkeeping ---
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
+from penstock.columnar.records import Columns, columns_of
 from penstock.columnar.schema_guard import SchemaGuard
 from penstock.columnar.time_zones import TimeZones
+from penstock.columnar.values import rows_of
 from penstock.errors import DataError, PipelineError
 from penstock.user_code import shortened
 
@@ -40,6 +42,15 @@ class Form(ABC):
     @abstractmethod
     def batch(self, outputs: Sequence[Any]) -> pa.RecordBatch | None:
         """All that a function has returned, each of its results in this form, as one batch; None if no rows."""
+
+    def adopted(self, batch: pa.RecordBatch, zones: Mapping[str, bool]) -> pa.RecordBatch:
+        """A batch that this form has made of outputs in another process, in the one schema of all outputs."""
+        return self.guard.check(batch)
+
+    @property
+    def time_zones(self) -> dict[str, bool]:
+        """By column, whether the times of outputs have had a zone, if this form looks at that."""
+        return {}
 
     @abstractmethod
     def is_one(self, output: Any) -> bool:
@@ -194,7 +205,7 @@ class RowsForm(Form):
                 ) from error
 
     def of(self, batch: pa.RecordBatch) -> Any:
-        return batch.to_pylist()
+        return rows_of(batch)
 
     def cut(self, whole: Any, start: int, end: int) -> Any:
         return whole[start:end]
@@ -202,25 +213,57 @@ class RowsForm(Form):
     def is_one(self, output: Any) -> bool:
         return isinstance(output, dict | tuple)
 
+    def outputs(self, returned: Any) -> list[Any]:
+        # Most functions of rows return a list or are generators: one question instead of three.
+        return returned if type(returned) is list else super().outputs(returned)
+
     def batch(self, outputs: Sequence[Any]) -> pa.RecordBatch | None:
         if not outputs:
             return None
         self._check_types()
         schema = self.guard.schema
-        rows = [self._as_dict(output, schema) for output in outputs]
+        names, columns = self._columns(outputs, schema)
         try:
             if schema is None:
-                # Arrow would take the fields from the first row, and leave out what only others have.
-                names = dict.fromkeys(name for row in rows for name in row)
-                batch = self.guard.check(pa.record_batch({name: [row.get(name) for row in rows] for name in names}))
+                batch = self.guard.check(pa.record_batch([pa.array(column) for column in columns], names=names))
             else:
-                self._check_fields(rows, schema)
-                batch = pa.RecordBatch.from_pylist(rows, schema=schema)
-            self._zones.check(batch.schema, rows)
-            return batch
+                arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
+                batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             hint = "" if self.guard.is_declared else ". Types were taken from the first batch: say schema=… instead"
             raise DataError(f"{self.guard.where}: rows cannot become Arrow: {error}{hint}") from error
+        self._zones.check(batch.schema, columns, outputs)
+        return batch
+
+    def adopted(self, batch: pa.RecordBatch, zones: Mapping[str, bool]) -> pa.RecordBatch:
+        self._zones.agree(zones)
+        known = self.guard.schema
+        if known is None or batch.schema.equals(known):
+            return self.guard.check(batch)
+        # It was made before anybody knew the types of the first batch.
+        made = self.batch(rows_of(batch))
+        assert made is not None
+        return made
+
+    @property
+    def time_zones(self) -> dict[str, bool]:
+        return self._zones.found
+
+    def _columns(self, outputs: Sequence[Any], schema: pa.Schema | None) -> Columns:
+        """The names and values of the columns, which are those of the schema if there is one."""
+        made = columns_of(outputs, None if schema is None else tuple(schema.names))
+        return self._columns_of_each(outputs, schema) if made is None else made
+
+    def _columns_of_each(self, outputs: Sequence[Any], schema: pa.Schema | None) -> Columns:
+        """The same for rows that are not all alike."""
+        rows = [self._as_dict(output, schema) for output in outputs]
+        if schema is None:
+            # Arrow would take the fields from the first row, and leave out what only others have.
+            names = tuple(dict.fromkeys(name for row in rows for name in row))
+        else:
+            self._check_fields(rows, schema)
+            names = tuple(schema.names)
+        return names, [[row.get(name) for row in rows] for name in names]
 
     def _check_fields(self, rows: Sequence[dict[str, Any]], schema: pa.Schema) -> None:
         """Arrow would leave out what the schema does not name, and fill up what a row does not have, without a word."""

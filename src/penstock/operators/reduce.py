@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.columnar.gather import joined
 from penstock.columnar.grouping import group, hashable
+from penstock.columnar.values import rows_of
 from penstock.errors import DataError
 from penstock.operators.aggregate import Pending
 from penstock.operators.contract import Emit, Row
@@ -57,7 +58,7 @@ class ReduceOperator(NamedOperator):
         for batch in self._state.get():
             self._form.guard.check(batch)
             for start in range(0, batch.num_rows, _CONVERTED_ROWS):
-                for row in batch.slice(start, _CONVERTED_ROWS).to_pylist():
+                for row in rows_of(batch.slice(start, _CONVERTED_ROWS)):
                     self._add(row)
                 if is_over():
                     yield
@@ -72,7 +73,7 @@ class ReduceOperator(NamedOperator):
 
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         groups = group(batch, self.context.key, self.context.operator)
-        rows = groups.batch.to_pylist()
+        rows = rows_of(groups.batch)
         self._form.guard.check(self._result_of(batch.slice(0, 0)))
         touched: dict[Key, Row] = {}
         for start, end in zip(groups.starts, groups.ends, strict=True):
@@ -90,7 +91,7 @@ class ReduceOperator(NamedOperator):
     def on_end(self, emit: Emit) -> Iterator[None]:
         if self._pending is not None:
             for keys in self._pending.pop():
-                rows = self._form.batch([self._rows[self._key_of(row)][1] for row in keys.to_pylist()])
+                rows = self._form.batch([self._rows[self._key_of(row)][1] for row in rows_of(keys)])
                 assert rows is not None
                 emit(rows)
                 yield
@@ -140,7 +141,7 @@ class ReduceOperator(NamedOperator):
         first = log[0].slice(0, rows_max)
         log[0] = log[0].slice(first.num_rows)
         current = []
-        for number, row in enumerate(first.select(list(self.context.key)).to_pylist(), self._first):
+        for number, row in enumerate(rows_of(first.select(list(self.context.key))), self._first):
             key = self._key_of(row)
             newest, whole = self._rows[key]
             if newest == number:

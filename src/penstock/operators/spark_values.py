@@ -15,6 +15,7 @@ from __future__ import annotations
 import datetime
 import functools
 import importlib
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -22,9 +23,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.columnar.plain import plain
+from penstock.columnar.records import Columns
 from penstock.columnar.schema_guard import SchemaGuard
+from penstock.columnar.values import tuples_of, values_of
 from penstock.errors import DataError
 from penstock.operators.formats import PandasForm, RowsForm, concatenated
+from penstock.operators.frames import cut_frame, joined_frames
 
 Convert: TypeAlias = Callable[[Any], Any]
 
@@ -44,40 +48,45 @@ class StateTuples:
     def __init__(self, schema: pa.Schema) -> None:
         self._kept = [_kept_by(field.type, local=True) for field in schema]
         self._seen = [_seen_by(field.type) for field in schema]
-        self._converts = any(self._kept)
-        self._shows = any(self._seen)
-        self._row = row_maker(schema.names)
+        self._is_kept_as_given = not any(self._kept)
+        self.is_seen_as_kept = not any(self._seen)
+        self._row = row_maker(tuple(schema.names))
 
     def kept(self, value: Any) -> Any:
         """The tuple for the state. A state of one field takes its value without a tuple around it too."""
+        if self._is_kept_as_given and type(value) is tuple:
+            return value
         if not isinstance(value, tuple | list):
             value = (value,)
-        if not self._converts or len(value) != len(self._kept):
+        if self._is_kept_as_given or len(value) != len(self._kept):
             return value
         return tuple([item if by is None else by(item) for by, item in zip(self._kept, value, strict=True)])
 
     def seen(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
         """The tuple as a processor gets it."""
-        if not self._shows:
+        if self.is_seen_as_kept:
             return row
         return tuple([item if by is None else by(item) for by, item in zip(self._seen, row, strict=True)])
 
     def row(self, row: tuple[Any, ...]) -> Any:
         """The tuple as a Row."""
-        return self._row(self.seen(row))
+        return self._row(row if self.is_seen_as_kept else self.seen(row))
 
 
-def row_maker(names: Sequence[str]) -> Convert:
-    """Makes Rows of PySpark from an iterable of values."""
-    kind, new, fields = _pyspark("pyspark.sql.types", "Row"), tuple.__new__, tuple(names)
+@functools.lru_cache(maxsize=1024)
+def row_maker(names: tuple[str, ...]) -> Convert:
+    """Makes Rows of PySpark from an iterable of values.
 
-    def row(values: Any) -> Any:
-        # PySpark's own constructor takes three times as long.
-        made = new(kind, values)
-        made.__fields__ = fields
-        return made
-
-    return row
+    They are of a class for these names, so that neither the names nor a dictionary are kept for each Row, and a field
+    is found without a search. A Row that is pickled, or copied, is one of PySpark's own class again.
+    """
+    row = _pyspark("pyspark.sql.types", "Row")
+    members: dict[str, Any] = {"__fields__": list(names), "__module__": row.__module__, "__qualname__": "Row"}
+    for position, name in reversed(list(enumerate(names))):
+        # Methods of a tuple and of Row hide fields of their names, as in PySpark; of two equal names the first counts.
+        if not name.startswith("__") and not hasattr(row, name):
+            members[name] = property(operator.itemgetter(position))
+    return functools.partial(tuple.__new__, type("Row", (row,), members))
 
 
 def _is_instant(kind: pa.DataType) -> bool:
@@ -151,8 +160,8 @@ def _seen_by(kind: pa.DataType) -> Convert | None:
     if _is_instant(kind):
         return _nullable(_seen_instant)
     if pa.types.is_struct(kind):
-        names = [field.name for field in kind]
-        return _nullable(functools.partial(_seen_struct, [(f.name, _seen_by(f.type)) for f in kind], row_maker(names)))
+        row = row_maker(tuple(field.name for field in kind))
+        return _nullable(functools.partial(_seen_struct, [(f.name, _seen_by(f.type)) for f in kind], row))
     if pa.types.is_map(kind):
         return _nullable(functools.partial(_seen_map, _seen_by(kind.key_type), _seen_by(kind.item_type)))
     if _is_list(kind):
@@ -201,31 +210,29 @@ class SparkRowsForm(RowsForm):
     def __init__(self, guard: SchemaGuard, zone: str) -> None:
         super().__init__(guard)
         self._zone = zone
-        self._names: list[str] = []
-        self._row: Convert = row_maker(())
         kept = {} if guard.schema is None else {f.name: _kept_by(f.type, local=False) for f in guard.schema}
         self._kept = {name: by for name, by in kept.items() if by is not None}
 
     def of(self, batch: pa.RecordBatch) -> Any:
-        if batch.schema.names != self._names:
-            self._names = list(batch.schema.names)
-            self._row = row_maker(self._names)
-        columns = [_column_in_zone(column, self._zone).to_pylist() for column in batch.columns]
-        return list(map(self._row, zip(*columns, strict=True)))
+        return list(map(row_maker(tuple(batch.schema.names)), self.keys(batch)))
 
     def keys(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
         """The keys as a processor sees them: one tuple for each row."""
-        return list(zip(*(_column_in_zone(column, self._zone).to_pylist() for column in keys.columns), strict=True))
+        return tuples_of([_column_in_zone(column, self._zone) for column in keys.columns], keys.num_rows)
+
+    def _columns(self, outputs: Sequence[Any], schema: pa.Schema | None) -> Columns:
+        # Without a schema nothing but a look at each row says that Rows within it have names.
+        names, columns = self._columns_of_each(outputs, None) if schema is None else super()._columns(outputs, schema)
+        return names, [
+            [self._kept[name](value) for value in column] if name in self._kept else column
+            for name, column in zip(names, columns, strict=True)
+        ]
 
     def _as_dict(self, output: Any, schema: pa.Schema | None) -> dict[str, Any]:
         if schema is None and hasattr(output, "asDict"):
-            # Rows within a row are dictionaries too: without a schema nothing else says that they have names.
             as_dict: dict[str, Any] = output.asDict(True)
             return as_dict
-        fields = super()._as_dict(output, schema)
-        if not self._kept:
-            return fields
-        return {name: self._kept[name](value) if name in self._kept else value for name, value in fields.items()}
+        return super()._as_dict(output, schema)
 
 
 class SparkPandasForm(PandasForm):
@@ -240,14 +247,15 @@ class SparkPandasForm(PandasForm):
 
     def of(self, batch: pa.RecordBatch) -> Any:
         series = [self._series(column) for column in batch.columns]
-        frame = self._pandas.DataFrame(dict(enumerate(series)))
+        frame = self._pandas.DataFrame(dict(enumerate(series)), copy=True)
         frame.columns = batch.schema.names
         is_open = [pa.types.is_boolean(column.type) and column.null_count > 0 for column in batch.columns]
         self._inferred = [position for position, is_so in enumerate(is_open) if is_so]
         return frame
 
     def cut(self, whole: Any, start: int, end: int) -> Any:
-        frame = super().cut(whole, start, end)
+        # `of` has copied all columns into a frame of its own, of which each row is handed over once.
+        frame = cut_frame(whole, start, end, self._pandas.RangeIndex)
         for position in self._inferred:
             frame.isetitem(position, frame.iloc[:, position].infer_objects())
         return frame
@@ -255,7 +263,7 @@ class SparkPandasForm(PandasForm):
     def keys(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
         """The keys as a processor sees them: one tuple for each row."""
         columns = [
-            self._series(column).tolist() if pa.types.is_timestamp(column.type) else column.to_pylist()
+            self._series(column).tolist() if pa.types.is_timestamp(column.type) else values_of(column)
             for column in keys.columns
         ]
         return list(zip(*columns, strict=True))
@@ -290,7 +298,7 @@ class SparkPandasForm(PandasForm):
         filled = self._filled(outputs)
         if not filled:
             return None
-        return concatenated([self._to_arrow(frame) for frame in _joined(self._pandas, filled)])
+        return concatenated([self._to_arrow(frame) for frame in joined_frames(filled)])
 
     def _in_zone(self, frame: Any) -> Any:
         """The frame with the times in the session's zone that the declared schema wants with a zone."""
@@ -319,14 +327,6 @@ class SparkPandasForm(PandasForm):
             cause = f": {error.__cause__}" if error.__cause__ is not None else ""
             raise DataError(f"{self.guard.where}: the DataFrame cannot become Arrow: {error}{cause}") from error
         return self.guard.check(batch)
-
-
-def _joined(pandas: Any, frames: Sequence[Any]) -> list[Any]:
-    """Frames of the same columns and types in one: a conversion costs the same for one row and for thousands."""
-    first = frames[0]
-    if len(frames) > 1 and all(frame.dtypes.equals(first.dtypes) for frame in frames[1:]):
-        return [pandas.concat(frames, ignore_index=True)]
-    return list(frames)
 
 
 @functools.cache

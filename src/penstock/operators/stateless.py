@@ -5,6 +5,7 @@ An operator is made once for every subtask, from a factory that travels to the w
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -50,8 +51,8 @@ class FlatMapOperator(FunctionOperator):
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         form, given = self.form, self.form.of(batch)
         if self.as_ == "rows":
-            made = called_with(lambda row: list(form.outputs(self.function(row))), given)
-            result = form.batch([output for outputs in made for output in outputs])
+            made = called_with(lambda row: form.outputs(self.function(row)), given)
+            result = form.batch(list(itertools.chain.from_iterable(made)))
             if result is not None:
                 emit(result)
             return
@@ -68,7 +69,7 @@ class FilterOperator(FunctionOperator):
         if isinstance(self.function, pc.Expression):
             chosen: object = self.function
         elif self.as_ == "rows":
-            chosen = np.array([bool(each) for each in called_with(self.function, batch.to_pylist())], dtype=np.bool_)
+            chosen = np.fromiter(map(bool, called_with(self.function, self.form.of(batch))), np.bool_, batch.num_rows)
         else:
             chosen = self.function(self.form.of(batch))
         kept = self._kept(batch, chosen)

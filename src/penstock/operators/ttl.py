@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import PipelineError
 from penstock.operators.contract import OperatorContext
+from penstock.state.rows.cursor import KeysLike
+from penstock.state.rows.tuples import ColumnsLike
 
 EXPIRY = "penstock.expires_at_ms"
 Row: TypeAlias = tuple[Any, ...]
@@ -117,6 +120,20 @@ class ExpiringValueState(_Expiring):
     def update(self, new_value: Row) -> None:
         self._state.update(self._stamped(new_value))
 
+    def get_batch(self, keys: KeysLike) -> pa.RecordBatch:
+        rows = self._state.get_batch(keys)
+        lives = pc.greater(rows.column(EXPIRY), self._now_ms())
+        values = rows.drop_columns([EXPIRY])
+        columns = [pc.if_else(lives, column, pa.scalar(None, column.type)) for column in values.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=values.schema)
+
+    def update_batch(self, keys: KeysLike, values: ColumnsLike) -> None:
+        columns = dict(values) if isinstance(values, Mapping) else dict(zip(values.schema.names, values, strict=True))
+        self._state.update_batch(keys, {**columns, EXPIRY: [self._now_ms() + self._ttl_ms] * len(keys)})
+
+    def clear_batch(self, keys: KeysLike) -> None:
+        self._state.clear_batch(keys)
+
     def expire(self, key_group: int, key: Row) -> Iterator[bool]:
         with self._state.at(key_group, key):
             is_alive = self.exists()
@@ -127,7 +144,7 @@ class ExpiringListState(_Expiring):
     """As `ListState`; each element has its own time."""
 
     def exists(self) -> bool:
-        return bool(self._living())
+        return self._first_lives() or bool(self._living())
 
     def get(self) -> Iterator[Row]:
         return iter([row[:-1] for row in self._living()])
@@ -146,15 +163,20 @@ class ExpiringListState(_Expiring):
 
     def expire(self, key_group: int, key: Row) -> Iterator[bool]:
         with self._state.at(key_group, key):
-            # Elements are added at the end, with later times: if the first one lives, so do all.
-            first = next(self._state.get(), None)
-            is_alive = first is not None and self._lives(first)
+            is_alive = self._first_lives()
             if not is_alive:
                 self._living()
         yield not is_alive
 
+    def _first_lives(self) -> bool:
+        """Elements are added at the end, with later times: if the first one lives, so do all."""
+        first = next(self._state.get(), None)
+        return first is not None and self._lives(first)
+
     def _living(self) -> list[Row]:
         rows = list(self._state.get())
+        if rows and self._lives(rows[0]):
+            return rows
         living = [row for row in rows if self._lives(row)]
         if rows and not living:
             self._state.clear()
@@ -167,7 +189,7 @@ class ExpiringMapState(_Expiring):
     """As `MapState`; each entry has its own time."""
 
     def exists(self) -> bool:
-        return bool(self._living())
+        return any(map(self._lives, self._state.values())) or bool(self._living())
 
     def get_value(self, key: Row) -> Row | None:
         row = self._state.get_value(key)

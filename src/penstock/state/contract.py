@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import pyarrow as pa
 
 from penstock.state.pieces import KeyedPiece
-from penstock.state.rows.states import KeyCursor
+from penstock.state.rows.cursor import KeyCursor
 
 
 class StateSnapshot(Protocol):

@@ -7,7 +7,7 @@ reference per key group); what takes time is `encode`, which runs in the backgro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -21,9 +21,10 @@ from penstock.state.backends.memory import MemoryBackend
 from penstock.state.backends.port import StateBackend
 from penstock.state.contract import HeldByFunction, KeyedStateLike, S, StateDescriptor, StateSnapshot
 from penstock.state.pieces import KeyedPiece
+from penstock.state.rows.cursor import KeyCursor
 from penstock.state.rows.descriptors import ListDescriptor, MapDescriptor, RowsDescriptor, ValueDescriptor
 from penstock.state.rows.rows import RowsState
-from penstock.state.rows.states import KeyCursor, ListState, MapState, ValueState
+from penstock.state.rows.states import ListState, MapState, ValueState
 from penstock.state.windows.state import WindowDescriptor, WindowState
 
 
@@ -48,6 +49,8 @@ class KeyedState:
         self._descriptors: dict[str, StateDescriptor[KeyedStateLike]] = {}
         self._states: dict[str, KeyedStateLike] = {}
         self._removed: set[str] = set()
+        self.set_key: Callable[[int, tuple[Any, ...]], None] = self.cursor.move
+        """Move all row states to `key`, a tuple of the key's columns, in a key group."""
         if key_schema is not None:
             self.cursor.declare(key_schema)
 
@@ -55,9 +58,9 @@ class KeyedState:
         """Settle the columns of the key for the row states. Raises `PipelineError` if they are others already."""
         self.cursor.declare(schema)
 
-    def set_key(self, key_group: int, key: tuple[Any, ...]) -> None:
-        """Move all row states to `key`, a tuple of the key's columns."""
-        self.cursor.move(key_group, key)
+    def leave_key(self) -> None:
+        """Move all row states to no key."""
+        self.cursor.leave()
 
     def groups_of(self, keys: pa.RecordBatch) -> list[int]:
         """The key group of each row of `keys`, which has the key's columns in their order and no others."""

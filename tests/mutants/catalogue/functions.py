@@ -9,6 +9,14 @@ _TIMERS = "operators/timers.py"
 _EXPIRING = "operators/ttl.py"
 _KEYED = "operators/keyed.py"
 _VALUES = "operators/spark_values.py"
+_STATES = "state/rows/states.py"
+_TUPLES = "state/rows/tuples.py"
+_COLUMN_VALUES = "columnar/values.py"
+_RECORDS = "columnar/records.py"
+_FORMATS = "operators/formats.py"
+_FRAMES = "operators/frames.py"
+_CURSOR = "state/rows/cursor.py"
+_BATCHES = "operators/batch_function.py"
 
 
 def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
@@ -23,11 +31,97 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
         _KEYED: ("tests/unit/operators/test_spark_processor.py",),
         _VALUES: ("tests/unit/operators/test_spark_processor.py",),
         _EXPIRING: ("tests/unit/operators/test_ttl.py",),
+        _STATES: ("tests/unit/state/test_cheap_state.py",),
+        _TUPLES: ("tests/unit/state/test_cheap_state.py",),
+        _COLUMN_VALUES: ("tests/unit/columnar/test_values.py",),
+        _RECORDS: ("tests/unit/columnar/test_records.py",),
+        _FORMATS: ("tests/unit/operators/test_child_process.py",),
+        _FRAMES: ("tests/unit/operators/test_frames.py",),
+        _CURSOR: ("tests/unit/operators/test_batch_function.py",),
+        _BATCHES: ("tests/unit/operators/test_batch_function.py",),
     }
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests[file])
 
 
 MUTANTS = (
+    # --- rows and their state ---
+    _mutant(
+        "A snapshot of a list has the elements that were appended after it",
+        _STATES,
+        "columns[0].extend(entry.items[: entry.count])",
+        "columns[0].extend(entry.items)",
+        "I1: their records are in the state and will be replayed.",
+    ),
+    _mutant(
+        "A list of an older epoch is counted on",
+        _STATES,
+        "        elif cell.epoch != self._epoch:\n            # A snapshot",
+        "        elif False:\n            # A snapshot",
+        "I1: the snapshot holds the same cell, and with it elements of records that will be replayed.",
+    ),
+    _mutant(
+        "A key group that a snapshot holds is written to",
+        _STATES,
+        "group.epoch != self._epoch:\n            group = self._writable_group(cursor.key_group)\n",
+        "False:\n            group = self._writable_group(cursor.key_group)\n",
+        "I1: the snapshot has values of records that will be replayed.",
+    ),
+    _mutant(
+        "A NaN is stored as the object that it is",
+        _TUPLES,
+        '        check += f" and {name} == {name}"',
+        "        pass",
+        "As a key it is not found again.",
+    ),
+    _mutant(
+        "Times beyond the years of Python become numbers",
+        _COLUMN_VALUES,
+        "    least, most = _SECONDS_MIN + margin, _SECONDS_MAX - margin\n",
+        "    return True\n    least, most = _SECONDS_MIN + margin, _SECONDS_MAX - margin\n",
+        "A function gets a number, or another time, where Arrow has an error.",
+    ),
+    _mutant(
+        "Fields that only some rows have are left out",
+        _RECORDS,
+        "return (names, columns) if sum(map(len, rows)) == len(rows) * len(names) else None",
+        "return names, columns",
+        "They are lost without a word.",
+    ),
+    _mutant(
+        "Keys of another subtask are read and written",
+        _CURSOR,
+        "if len(numbers) and not (self.owned.start <= numbers.min() and numbers.max() < self.owned.stop):",
+        "if False:",
+        "I9: their values are lost at the next rescale, or are in two places.",
+    ),
+    _mutant(
+        "A function of batches stands at the key of the last timer",
+        _BATCHES,
+        "        self.context.keyed.leave_key()\n",
+        "",
+        "A value that is meant for one key is written to another one.",
+    ),
+    _mutant(
+        "Frames of different types are joined",
+        _FRAMES,
+        " or [array.dtype for array in arrays] != kinds:",
+        ":",
+        "Numbers of one frame become floats because another one has some.",
+    ),
+    _mutant(
+        "A batch of another process keeps the types that it has guessed",
+        _FORMATS,
+        "        if known is None or batch.schema.equals(known):\n            return self.guard.check(batch)\n",
+        "        return self.guard.check(batch)\n",
+        "Fields that a batch does not have, and whole numbers among others, are errors that threads do not have.",
+    ),
+    _mutant(
+        "Processes do not compare the zones of their times",
+        _FORMATS,
+        "        self._zones.agree(zones)\n",
+        "",
+        "Times of another zone are hours off.",
+    ),
     # --- map_async ---
     _mutant(
         "A result that waits behind a slower one is not in the state",

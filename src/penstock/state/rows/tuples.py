@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.columnar.plain import plain_type
+from penstock.columnar.plain import plain, plain_type
+from penstock.columnar.values import values_of
 from penstock.errors import DataError
 
 Convert: TypeAlias = Callable[[Any], Any]
 Row: TypeAlias = tuple[Any, ...]
+ColumnsLike: TypeAlias = pa.RecordBatch | pa.Table | Mapping[str, object]
+"""The columns of a state: a batch, or arrays and sequences by name."""
 
 _NAN = math.nan
 _SIMPLE: dict[str, type] = {"int64": int, "double": float, "string": str, "large_string": str, "binary": bytes}
@@ -66,10 +69,31 @@ class TupleType:
         self.schema = pa.schema([field.with_type(plain_type(field.type)) for field in schema])
         self._converts = [_converter(field) for field in self.schema]
         self._boxed = [_is_boxed(field.type) for field in self.schema]
-        self._has_boxed = any(self._boxed)
-
-    def freeze(self, value: Any) -> Row:
+        self.is_plain = not any(self._boxed)
+        """Whether a stored tuple is the one that a function gets."""
+        self.freeze: Callable[[object], Row] = self._freezer()
         """The tuple as it is stored: immutable through and through. Raises `DataError`."""
+
+    def _freezer(self) -> Callable[[object], Row]:
+        """`_frozen`, behind a check that is compiled for the schema: most tuples are what is stored already."""
+        checks = [_stored_as_it_is(field, f"v{number}") for number, field in enumerate(self.schema)]
+        if None in checks:
+            return self._frozen
+        names = "".join(f"v{number}, " for number in range(len(checks)))
+        unpacked = f"        {names}= value\n" if names else ""
+        source = (
+            "def freeze(value):\n"
+            f"    if type(value) is tuple and len(value) == {len(checks)}:\n{unpacked}"
+            f"        if {' and '.join(f'({check})' for check in checks) or 'True'}:\n"
+            "            return value\n"
+            "    return frozen(value)\n"
+        )
+        made: dict[str, Any] = {"frozen": self._frozen, "date": datetime.date, "datetime": datetime.datetime}
+        exec(source, made)
+        freeze: Callable[[object], Row] = made["freeze"]
+        return freeze
+
+    def _frozen(self, value: object) -> Row:
         if not isinstance(value, tuple | list) or len(value) != len(self._converts):
             raise DataError(f"{self.what} takes a tuple of {len(self._converts)} for {self._fields()}, not {value!r}")
         try:
@@ -79,10 +103,14 @@ class TupleType:
 
     def thaw(self, row: Row) -> Row:
         """The tuple as a function gets it: lists and structs are fresh, so that changing them changes no state."""
-        if not self._has_boxed:
+        if self.is_plain:
             return row
         items = zip(self._boxed, row, strict=True)
         return tuple(item.scalar.as_py() if boxed and item is not None else item for boxed, item in items)
+
+    def thawed(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """The tuples as a function gets them."""
+        return iter(rows) if self.is_plain else map(self.thaw, rows)
 
     def array(self, rows: Sequence[Row]) -> pa.StructArray:
         """Stored tuples as one struct column."""
@@ -99,8 +127,35 @@ class TupleType:
         columns = [_in_boxes(child) if boxed else _canonical(child) for child, boxed in children]
         return list(zip(*columns, strict=True)) if columns else [()] * len(column)
 
+    def rows_of_columns(self, values: ColumnsLike, count: int) -> list[Row]:
+        """Columns of a function as stored tuples, `count` of them. Raises `DataError`."""
+        names = list(values) if isinstance(values, Mapping) else values.schema.names
+        if sorted(names) != sorted(self.schema.names):
+            raise DataError(
+                f"{self.what} takes the columns {self._fields()}, not {', '.join(map(str, names)) or 'none'}"
+            )
+        arrays = [self._column(field, values[field.name], count) for field in self.schema]
+        return self.rows(pa.StructArray.from_arrays(arrays, fields=list(self.schema))) if arrays else [()] * count
+
+    def _column(self, field: pa.Field, values: object, count: int) -> pa.Array:
+        try:
+            column = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, field.type)
+            column = plain(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+            column = column if column.type == field.type else column.cast(field.type)
+        except (pa.ArrowException, NotImplementedError, TypeError, ValueError, OverflowError) as error:
+            raise DataError(f"{self.what}: column '{field.name}' cannot become {field.type}: {error}") from error
+        if len(column) != count:
+            raise DataError(f"{self.what}: column '{field.name}' has {len(column)} values for {count} keys")
+        if column.null_count and not field.nullable:
+            raise DataError(f"{self.what}: '{field.name}' may not be null")
+        return column
+
     def _fields(self) -> str:
-        return ", ".join(f"{field.name}: {field.type}" for field in self.schema) or "no fields"
+        return fields_text(self.schema)
+
+
+def fields_text(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema) or "no fields"
 
 
 def _is_boxed(kind: pa.DataType) -> bool:
@@ -116,10 +171,33 @@ def _in_boxes(array: pa.Array) -> list[Any]:
 
 
 def _canonical(array: pa.Array) -> list[Any]:
-    values: list[Any] = array.to_pylist()
+    values = values_of(array)
     if not pa.types.is_floating(array.type):
         return values
     return [_NAN if value is not None and value != value else value for value in values]  # noqa: PLR0124
+
+
+def _stored_as_it_is(field: pa.Field, name: str) -> str | None:
+    """The condition, as code, under which a value is stored as the very object it is; None if it never is for sure.
+
+    A bool is no integer here, NaN is another object, and a time has no zone and no fold: those are converted.
+    """
+    kind = field.type
+    checks = {pa.bool_(): "bool", pa.binary(): "bytes", pa.large_binary(): "bytes", pa.date32(): "date"}
+    checks |= {pa.string(): "str", pa.large_string(): "str", pa.float64(): "float", pa.timestamp("us"): "datetime"}
+    if pa.types.is_integer(kind):
+        signed = pa.types.is_signed_integer(kind)
+        least, end = (-(1 << (kind.bit_width - 1)), 1 << (kind.bit_width - 1)) if signed else (0, 1 << kind.bit_width)
+        check = f"type({name}) is int and {least} <= {name} < {end}"
+    elif kind in checks:
+        check = f"type({name}) is {checks[kind]}"
+    else:
+        return None
+    if pa.types.is_floating(kind):
+        check += f" and {name} == {name}"
+    elif pa.types.is_timestamp(kind):
+        check += f" and {name}.tzinfo is None and not {name}.fold"
+    return f"{name} is None or {check}" if field.nullable else check
 
 
 def _converter(field: pa.Field) -> Convert:
