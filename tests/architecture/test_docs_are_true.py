@@ -43,10 +43,10 @@ DOCUMENTS = sorted(
         *REPOSITORY.glob("docs/**/*.md"),
     ]
 )
-PROTOCOL = REPOSITORY / "docs" / "PROTOCOL.md"
+PROTOCOL = REPOSITORY / "docs" / "internals" / "PROTOCOL.md"
 OPERATIONS = REPOSITORY / "docs" / "OPERATIONS.md"
-GLOSSARY = REPOSITORY / "docs" / "GLOSSARY.md"
-DECISIONS = sorted((REPOSITORY / "docs" / "decisions").glob("*.md"))
+GLOSSARY = REPOSITORY / "docs" / "internals" / "GLOSSARY.md"
+DECISIONS = sorted((REPOSITORY / "docs" / "internals" / "decisions").glob("*.md"))
 
 SETTINGS: dict[str, type] = {
     "Settings": Settings,
@@ -295,7 +295,7 @@ def test_every_test_checker_and_mutant_that_is_named_exists() -> None:
 
 
 def test_the_page_of_the_simulator_lists_every_topology_fault_and_checker() -> None:
-    text = (REPOSITORY / "docs" / "SIMULATOR.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs" / "internals" / "SIMULATOR.md").read_text(encoding="utf-8")
     faults = [name for cell in column(text, "fault") for name in re.findall(r"`([^`]+)`", f"`{cell}`")]
     assert sorted(faults) == sorted(kind.value for kind in FaultKind)
     assert sorted(column(text, "checker")) == sorted(f"checkers.{checker.__name__}" for checker in CHECKERS)
@@ -327,7 +327,7 @@ def test_each_term_of_the_glossary_is_there_once_and_in_order() -> None:
 
 
 def test_decisions_are_numbered_without_gaps_have_all_parts_and_are_listed() -> None:
-    listed = (REPOSITORY / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    listed = (REPOSITORY / "docs" / "internals" / "ARCHITECTURE.md").read_text(encoding="utf-8")
     assert [path.name[:4] for path in DECISIONS] == [f"{number:04d}" for number in range(1, len(DECISIONS) + 1)]
     for path in DECISIONS:
         text = path.read_text(encoding="utf-8")

@@ -44,7 +44,7 @@ class WindowedStream:
         key = self.stream.key
         aggregates = aggregates_of((*key, WINDOW_START, WINDOW_END), outputs)
         made = functools.partial(WindowOperator, self.windows, self._on, aggregates, self._late)
-        # What has the event time of a result is for its reader to say: see docs/decisions/0020.
+        # What has the event time of a result is for its reader to say: see docs/internals/decisions/0020.
         flags: dict[str, Any] = {"reads": (self._on, *columns_of(aggregates))}
         if self._late == "stream":
             # A late record leaves with all its columns, so all of them must come here.
