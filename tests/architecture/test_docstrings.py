@@ -156,8 +156,8 @@ EXAMPLES = all_examples(HERE)
 )
 def test_every_public_method_has_an_example(name: str, value: Any) -> None:
     assert without_example(name, value, members_shown().get(name)) == [], (
-        "write an example into the docstring: `Example:`, an empty line, and an indented block that runs after the lines "
-        "of docs/reference/index.md"
+        "write an example into the docstring: `Example:`, an empty line, and an indented block that runs after the "
+        "lines of docs/reference/index.md"
     )
 
 
