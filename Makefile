@@ -99,6 +99,14 @@ rescale-matrix: setup ## Run every rescale pair in the simulator, SEEDS=1 of eac
 mutants: setup ## Plant known defects one at a time and see each one caught; ONLY=name, CHANGED=revision, RECORD=1
 	$(PY) -m tests.mutants --jobs $(JOBS) $(if $(ONLY),--only $(ONLY)) $(if $(CHANGED),--changed $(CHANGED)) $(if $(RECORD),--record)
 
+# --- Documents ------------------------------------------------------------------------------------------------
+
+# NO_MKDOCS_2_WARNING: the theme warns of a version of MkDocs that pyproject.toml excludes.
+.PHONY: docs
+docs: setup ## Build the users' site into site/, without network; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+	@echo "Open site/index.html"
+
 # --- Housekeeping ---------------------------------------------------------------------------------------------
 
 .PHONY: format
@@ -108,7 +116,7 @@ format: setup ## Format the code and fix what ruff can fix
 
 .PHONY: clean
 clean: ## Remove the environment and everything that was generated
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov build dist
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov build dist site
 	rm -rf src/*.egg-info spark-warehouse metastore_db derby.log
 	find $(CODE) -type d -name __pycache__ -prune -exec rm -rf {} +
 

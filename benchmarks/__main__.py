@@ -1,7 +1,7 @@
 """`python -m benchmarks [--quick] [--only NAME] [--runs N] [--write]`: Penstock and its peers in turns, and one table.
 
-Ratios are of medians, taken in one run on one machine; the spread says how far to trust them. What was measured is kept
-in benchmarks/results.json, from which `--write` makes the tables of docs/BENCHMARKS.md. A quick run is not kept.
+Ratios are of medians, taken in one run on one machine; the spread says how far to trust them. Results are kept in
+benchmarks/results.json, from which `--write` makes the tables of docs/internals/BENCHMARKS.md. A quick run is not kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3, help="runs of each contender (default: 3)")
     parser.add_argument("--rows", type=int, default=ROWS, help="rows of the throughput benchmarks")
     parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
-    parser.add_argument("--write", action="store_true", help="write what is kept into docs/BENCHMARKS.md; run nothing")
+    parser.add_argument(
+        "--write", action="store_true", help="write what is kept into docs/internals/BENCHMARKS.md; run nothing"
+    )
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""Writes the results into docs/BENCHMARKS.md, between two marks; the rest of that page is written by hand."""
+"""Writes the results into docs/internals/BENCHMARKS.md, between two marks; the rest of that page is written by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.results import Case, Runs, details, summary
 from benchmarks.runner import ROOT
 
-DOCUMENT = ROOT / "docs" / "BENCHMARKS.md"
+DOCUMENT = ROOT / "docs" / "internals" / "BENCHMARKS.md"
 BEGIN = "<!-- results: written by `python -m benchmarks --write` -->"
 END = "<!-- end of the results -->"
 

@@ -1,4 +1,4 @@
-"""Draws the diagrams of docs/PROTOCOL.md from the state machines themselves.
+"""Draws the diagrams of docs/internals/PROTOCOL.md from the state machines themselves.
 
     python tools/protocol_diagrams.py            writes the blocks between the markers
     python tools/protocol_diagrams.py --check    exits with 1 if they are not up to date
@@ -27,7 +27,7 @@ from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Committable, PipelineShape, SubtaskReport
 from penstock.protocol.ownership import Outcome
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "PROTOCOL.md"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "internals" / "PROTOCOL.md"
 GENERATION = Generation(1)
 
 

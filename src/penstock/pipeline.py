@@ -26,6 +26,13 @@ class Pipeline(Builder):
         the number of Spark tasks (default: the largest parallelism), `restore` the checkpoint to start from: an id in
         `checkpoints`, or the path of a savepoint. `storage_options` are for URLs. The others are described at
         `penstock.spark.settings.Settings`, with their defaults.
+
+        Example on Spark:
+
+            orders.sink(output, name="output")
+            job = pipeline.start(spark, "/tmp/penstock/start", workers=1, parallelism=1)
+            assert job.wait(timeout=120)
+            assert len(output.rows()) == 3
         """
         # Only those who start a pipeline on Spark pay for importing what runs it.
         from penstock.spark import launch

@@ -88,6 +88,18 @@ class Schedule:
 
     The trap: what looks at a clock of its own is not under its control, nor are the threads of `map_async`. A source
     with a rate, a `PAUSE` and slow threads still work, but with them a seed is not always the same run.
+
+    Example:
+
+        def totals(seed):
+            output = CollectSink()
+            pipeline = Pipeline("totals")
+            source = pipeline.source(ListSource([{"k": n % 2} for n in range(100)], splits=2, batch_rows=10))
+            source.key_by("k").count().sink(output)
+            run(pipeline, parallelism=2, schedule=Schedule(seed))
+            return output.rows()
+
+        assert totals(7) == totals(7)
     """
 
     def __init__(self, seed: int | str) -> None:
@@ -151,6 +163,13 @@ def run(
     zone, in which processors of PySpark see times.
 
     To see a driver die, raise a `BaseException` of your own in `until`, and call `run` again with the same `store`.
+
+    Example:
+
+        orders.key_by("customer").sum("amount").sink(output)
+        result = run(pipeline, parallelism=2, crash_after_checkpoints=1)
+        assert result.restarts == 1
+        assert max(row["amount"] for row in output.rows() if row["customer"] == "ann") == 40
     """
     graph = pipeline.graph() if isinstance(pipeline, Pipeline) else pipeline
     crashes = [crash_after_checkpoints] if isinstance(crash_after_checkpoints, int) else list(crash_after_checkpoints)

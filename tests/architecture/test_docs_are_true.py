@@ -29,6 +29,7 @@ from penstock.protocol.restart import RestartPolicy
 from penstock.spark.job import Status
 from penstock.spark.settings import Settings
 from penstock.worker.settings import WorkerSettings
+from tests.architecture.test_layers import LAYERS
 from tests.mutants.catalogue import MUTANTS
 from tests.simulation.checkers import CHECKERS
 from tests.simulation.production import SIMULATED
@@ -43,10 +44,13 @@ DOCUMENTS = sorted(
         *REPOSITORY.glob("docs/**/*.md"),
     ]
 )
-PROTOCOL = REPOSITORY / "docs" / "PROTOCOL.md"
-OPERATIONS = REPOSITORY / "docs" / "OPERATIONS.md"
-GLOSSARY = REPOSITORY / "docs" / "GLOSSARY.md"
-DECISIONS = sorted((REPOSITORY / "docs" / "decisions").glob("*.md"))
+PROTOCOL = REPOSITORY / "docs" / "internals" / "PROTOCOL.md"
+SETTINGS_PAGE = REPOSITORY / "docs" / "tuning.md"
+STATUS_PAGE = REPOSITORY / "docs" / "monitoring.md"
+ERRORS_PAGE = REPOSITORY / "docs" / "errors.md"
+CHECKPOINTS_PAGE = REPOSITORY / "docs" / "checkpoints.md"
+GLOSSARY = REPOSITORY / "docs" / "internals" / "GLOSSARY.md"
+DECISIONS = sorted((REPOSITORY / "docs" / "internals" / "decisions").glob("*.md"))
 
 SETTINGS: dict[str, type] = {
     "Settings": Settings,
@@ -202,30 +206,30 @@ def test_every_setting_has_the_default_that_is_stated(document: Path) -> None:
     assert wrong_settings(document.read_text(encoding="utf-8")) == []
 
 
-def test_operations_lists_every_setting_once() -> None:
+def test_the_page_of_settings_lists_every_one_once() -> None:
     names = [field.name for field in dataclasses.fields(Settings)]
-    assert sorted(column(OPERATIONS.read_text(encoding="utf-8"), "setting")) == sorted(names)
+    assert sorted(column(SETTINGS_PAGE.read_text(encoding="utf-8"), "setting")) == sorted(names)
 
 
-def test_operations_lists_every_field_of_the_status() -> None:
-    cells = column(OPERATIONS.read_text(encoding="utf-8"), "field")
+def test_the_page_of_monitoring_lists_every_field_of_the_status() -> None:
+    cells = column(STATUS_PAGE.read_text(encoding="utf-8"), "field")
     listed = [name for cell in cells for name in re.findall(r"\w+", cell)]
     assert sorted(listed) == sorted(field.name for field in dataclasses.fields(Status))
 
 
-def test_operations_lists_every_error() -> None:
+def test_the_page_of_errors_lists_every_one() -> None:
     known = [
         name for name, value in vars(errors).items() if inspect.isclass(value) and value.__module__ == errors.__name__
     ]
-    assert sorted(column(OPERATIONS.read_text(encoding="utf-8"), "error")) == sorted(known)
+    assert sorted(column(ERRORS_PAGE.read_text(encoding="utf-8"), "error")) == sorted(known)
 
 
-def test_operations_shows_the_layout_of_the_directory_as_the_paths_module_has_it() -> None:
+def test_the_page_of_checkpoints_shows_the_layout_of_the_directory_as_the_paths_module_has_it() -> None:
     layout = re.findall(
         r"^    (\S+)(?:  .*)?$", (PACKAGE / "storage" / "paths.py").read_text(encoding="utf-8"), re.MULTILINE
     )
     documented = [path for path in layout if path.startswith(("owner", "control/", "checkpoints/"))]
-    blocks = "".join(block for _, block in _FENCE.findall(OPERATIONS.read_text(encoding="utf-8")))
+    blocks = "".join(block for _, block in _FENCE.findall(CHECKPOINTS_PAGE.read_text(encoding="utf-8")))
     assert len(documented) >= 5
     assert [path for path in documented if path not in blocks] == []
 
@@ -295,7 +299,7 @@ def test_every_test_checker_and_mutant_that_is_named_exists() -> None:
 
 
 def test_the_page_of_the_simulator_lists_every_topology_fault_and_checker() -> None:
-    text = (REPOSITORY / "docs" / "SIMULATOR.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs" / "internals" / "SIMULATOR.md").read_text(encoding="utf-8")
     faults = [name for cell in column(text, "fault") for name in re.findall(r"`([^`]+)`", f"`{cell}`")]
     assert sorted(faults) == sorted(kind.value for kind in FaultKind)
     assert sorted(column(text, "checker")) == sorted(f"checkers.{checker.__name__}" for checker in CHECKERS)
@@ -326,8 +330,21 @@ def test_each_term_of_the_glossary_is_there_once_and_in_order() -> None:
     assert terms == sorted(terms, key=str.lower)
 
 
+def rooms_drawn(text: str) -> list[set[str]]:
+    """The rooms of the picture, from top to bottom; those that stand side by side together."""
+    picture = next(block for heading, block in _FENCE.findall(text) if not heading and "ids.py" in block)
+    rows = [re.match(r"\S+(?:\s*\|\s*\S+)?", line) for line in picture.splitlines()]
+    return [set(re.findall(r"(\w+)(?:/|\.py)", row[0])) for row in rows if row]
+
+
+def test_the_picture_of_the_rooms_shows_every_one_in_the_order_of_the_layers() -> None:
+    drawn = rooms_drawn((REPOSITORY / "docs" / "internals" / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+    there = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert drawn == [set(layer) & there for layer in reversed(LAYERS) if layer & there]
+
+
 def test_decisions_are_numbered_without_gaps_have_all_parts_and_are_listed() -> None:
-    listed = (REPOSITORY / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    listed = (REPOSITORY / "docs" / "internals" / "ARCHITECTURE.md").read_text(encoding="utf-8")
     assert [path.name[:4] for path in DECISIONS] == [f"{number:04d}" for number in range(1, len(DECISIONS) + 1)]
     for path in DECISIONS:
         text = path.read_text(encoding="utf-8")
@@ -357,7 +374,8 @@ def test_every_example_compiles_and_is_run_here_or_on_spark(heading: str, source
     for imported in ast.walk(ast.parse(source)):
         if isinstance(imported, ast.ImportFrom) and (imported.module or "").startswith("penstock"):
             module = importlib.import_module(imported.module or "")
-            assert [alias.name for alias in imported.names if not hasattr(module, alias.name)] == []
+            names = [alias.name for alias in imported.names if alias.name != "*"]
+            assert [name for name in names if not hasattr(module, name)] == []
     # The second kind is run by tests/spark/test_documents.py.
     assert heading in ("python runnable", "python spark")
 

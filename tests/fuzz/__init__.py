@@ -1,1 +1,1 @@
-"""Random pipelines over the public API, judged by models in plain Python. See docs/FUZZ.md."""
+"""Random pipelines over the public API, judged by models in plain Python. See docs/internals/FUZZ.md."""

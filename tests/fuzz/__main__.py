@@ -1,4 +1,4 @@
-"""`make fuzz`: many seeds, or one of them with its story. See docs/FUZZ.md."""
+"""`make fuzz`: many seeds, or one of them with its story. See docs/internals/FUZZ.md."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Mutant:
     name: str
     """A sentence that says what goes wrong."""
     origin: str
-    """The seed document that has this defect, or `OWN`."""
+    """The family of known defects that it belongs to (docs/internals/PRIOR_ART.md), or `OWN`."""
     file: str
     """Below `src/penstock`."""
     old: str

@@ -10,7 +10,7 @@ from tests.mutants.catalogue import MUTANTS
 from tests.mutants.harness import REPOSITORY
 from tests.mutants.mutant import OWN, PACKAGE, Mutant, Stale
 
-ORIGINS = {"000", "001", "002", "003", "004", OWN}
+ORIGINS = {"unaligned", "alignment", "injection", "coordination", "recovery", OWN}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -25,7 +25,7 @@ def test_there_are_at_least_fifty_with_different_names() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
 
 
-def test_every_seed_document_is_there_and_every_mutant_says_why_it_matters() -> None:
+def test_every_family_of_known_defects_is_there_and_every_mutant_says_why_it_matters() -> None:
     assert {mutant.origin for mutant in MUTANTS} == ORIGINS
     assert all(mutant.why.endswith(".") for mutant in MUTANTS)
 

@@ -14,11 +14,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.architecture.test_docs_are_true import examples
+from tests.architecture.test_docstrings import ON_SPARK, all_examples, preamble
 
 pytestmark = pytest.mark.spark
 
 BLOCKS = examples("python spark")
 FIRST, *OTHERS = BLOCKS
+IN_DOCSTRINGS = [pytest.param(source, id=place) for place, source in all_examples(ON_SPARK).items()]
 
 
 def below(directory: Path, source: str) -> str:
@@ -58,4 +60,14 @@ def test_every_other_example_runs_on_spark(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = vars(ModuleType("__main__"))
+    exec(compile(below(tmp_path, source), "<example>", "exec"), names)
+
+
+@pytest.mark.parametrize("source", IN_DOCSTRINGS)
+def test_every_example_of_a_docstring_that_needs_a_session_runs(
+    source: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {**vars(ModuleType("__main__")), "spark": spark}
+    exec(compile(preamble(), "<docs/reference/index.md>", "exec"), names)
     exec(compile(below(tmp_path, source), "<example>", "exec"), names)

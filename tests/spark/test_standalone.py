@@ -1,6 +1,6 @@
 """A standalone cluster on loopback, and a pipeline that `spark-submit` brings to it with its environment in an archive.
 
-As docs/DEPLOYMENT.md says it: the Python of the executors has no Penstock, and the archive has. To keep the archive
+As docs/deployment.md says it: the Python of the executors has no Penstock, and the archive has. To keep the archive
 small, its `bin/python` is a script that runs the Python of the tests with the packages of the archive in front.
 """
 

@@ -44,7 +44,15 @@ class Builder:
         return f"<{type(self).__name__} '{self.name}': {names or 'empty'}>"
 
     def source(self, source: Source, *, name: str | None = None, parallelism: int | None = None) -> Stream:
-        """A stream of what a source reads."""
+        """A stream of what a source reads.
+
+        Example:
+
+            numbers = pipeline.source(ListSource([{"n": 1}, {"n": 2}]), name="numbers")
+            numbers.union(orders.select("amount").map(lambda batch: batch.rename_columns(["n"]))).sink(output)
+            run(pipeline)
+            assert sorted(row["n"] for row in output.rows()) == [1, 2, 10, 20, 30]
+        """
         require_instance("source()", source, Source, "FileSource(…)")
         parts: dict[str, Any] = {"definition": definition_of(source.identity()), "side_outputs": source.side_outputs}
         chosen = self._add("source", name, parallelism, source=source, **parts)
@@ -53,7 +61,13 @@ class Builder:
         return Stream(self, (End(chosen),))
 
     def graph(self) -> Graph:
-        """The whole, checked: shape, names, parallelism, and whether every function can travel to the workers."""
+        """The whole, checked: shape, names, parallelism, and whether every function can travel to the workers.
+
+        Example:
+
+            orders.sink(output, name="output")
+            assert [node.name for node in pipeline.graph().nodes] == ["orders", "output"]
+        """
         graph = Graph(self.name, tuple(self._nodes), tuple(resolved(self._nodes, self._wishes)), self.max_parallelism)
         check(graph)
         graph = renamed(graph, derived_names(graph, self._traits))

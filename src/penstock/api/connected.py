@@ -41,6 +41,14 @@ class ConnectedStreams:
 
         `time_mode` and `at_end` as in `KeyedStream.process`. Without `time_mode`, timers are in event time if both
         streams have it.
+
+        Example:
+
+            limits = pipeline.source(ListSource([{"limit": 15}]), name="limits").broadcast()
+            both = orders.rebalance().connect(limits)
+            both.process(lambda batch, side: batch if side == "left" else None).sink(output)
+            run(pipeline)
+            assert len(output.rows()) == 3
         """
         instance = instance_of(function)
         label, keeps = label_of(instance), Keeps.KEYS

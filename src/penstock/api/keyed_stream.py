@@ -32,7 +32,13 @@ from penstock.protocol.manifest.compatibility import AGGREGATES
 
 
 class KeyedStream(Stream):
-    """A stream that is partitioned by key: what follows has the state of its keys at hand."""
+    """A stream that is partitioned by key: what follows has the state of its keys at hand.
+
+    Example:
+
+        by_customer = orders.key_by("customer")
+        assert by_customer.key == ("customer",)
+    """
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -63,6 +69,21 @@ class KeyedStream(Stream):
         `initial_state` is for a processor: a table of Arrow, or a DataFrame of pandas or Spark, with the columns of
         the key. `handleInitialState` gets its rows before the first record, in a pipeline that starts without a
         checkpoint of this operator. The table is read here, and travels to every worker.
+
+        Example:
+
+            class Number(KeyedFunction):
+                def open(self, context):
+                    self.last = context.value("last", "n bigint")
+
+                def process(self, key, rows, context):
+                    (n,) = self.last.get() or (0,)
+                    self.last.update((n + rows.num_rows,))
+                    return pa.record_batch({"customer": [key[0]], "orders": [n + rows.num_rows]})
+
+            orders.key_by("customer").process(Number()).sink(output)
+            run(pipeline)
+            assert {"customer": "ann", "orders": 2} in output.rows()
         """
         mode = time_mode_of(time_mode, self._event_time is not None)
         call = ProcessCall(function, self.key, as_, schema, at_end, mode, initial_state)
@@ -85,6 +106,13 @@ class KeyedStream(Stream):
         The result has the schema of the input. The current row of each key is emitted for every batch that had
         records of it; `sequence` and `emit` are those of `aggregate`. This works row by row in Python: where
         `aggregate` does, it is much faster.
+
+        Example:
+
+            largest = orders.key_by("customer").reduce(lambda a, b: a if a["amount"] >= b["amount"] else b)
+            largest.select("customer", "amount").sink(output)
+            run(pipeline)
+            assert {"customer": "ann", "amount": 30} in output.rows()
         """
         require_choice("reduce: emit", emit, "updates", "final")
         require_sequence("reduce", sequence)
@@ -115,6 +143,12 @@ class KeyedStream(Stream):
 
         `emit="final"` emits a key once, at the end of a bounded input. A later run on the same checkpoints that reads
         more emits the keys that had records since then, with their new values.
+
+        Example:
+
+            orders.key_by("customer").aggregate(total=("sum", "amount"), orders="count").sink(output)
+            run(pipeline)
+            assert {"customer": "ann", "total": 40, "orders": 2} in output.rows()
         """
         require_choice("aggregate: emit", emit, "updates", "final")
         require_sequence("aggregate", sequence)
@@ -143,7 +177,14 @@ class KeyedStream(Stream):
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """The number of records of each key so far: see `aggregate`."""
+        """The number of records of each key so far: see `aggregate`.
+
+        Example:
+
+            orders.key_by("customer").count("orders", emit="final").sink(output)
+            run(pipeline)
+            assert {"customer": "ann", "orders": 2} in output.rows()
+        """
         outputs: dict[str, Any] = {output: "count"}
         return self.aggregate(sequence=sequence, emit=emit, name=name, parallelism=parallelism, **outputs)
 
@@ -157,7 +198,14 @@ class KeyedStream(Stream):
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """The sum of a column for each key so far: see `aggregate`."""
+        """The sum of a column for each key so far: see `aggregate`.
+
+        Example:
+
+            orders.key_by("customer").sum("amount", "total").sink(output)
+            run(pipeline)
+            assert {"customer": "ann", "total": 40} in output.rows()
+        """
         outputs: dict[str, Any] = {output or column: ("sum", column)}
         return self.aggregate(sequence=sequence, emit=emit, name=name, parallelism=parallelism, **outputs)
 
@@ -176,6 +224,13 @@ class KeyedStream(Stream):
         `with_event_time`. A record all of whose windows have been emitted is late: with `late="drop"` it is left out
         and counted, in `Status.rows_late`; with `late="error"` it is a `DataError`; with `late="stream"` it goes to the
         stream `late()` of the result, with all its columns.
+
+        Example:
+
+            timed = orders.with_event_time("at", max_delay="1 s")
+            timed.key_by("customer").window("2 s", every="1 s").count("orders").sink(output)
+            run(pipeline)
+            assert {"customer": "ann", "window_start": 1_000, "window_end": 3_000, "orders": 2} in output.rows()
         """
         windows = windows_of(size, every, offset)
         require_choice("window: late", late, "drop", "error", "stream")

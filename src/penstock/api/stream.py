@@ -89,7 +89,14 @@ class Stream:
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """A batch for each batch, or with `as_="rows"` a row for each row."""
+        """A batch for each batch, or with `as_="rows"` a row for each row.
+
+        Example:
+
+            orders.map(lambda batch: batch.select(["amount"])).sink(output)
+            run(pipeline)
+            assert output.rows() == [{"amount": 10}, {"amount": 20}, {"amount": 30}]
+        """
         declared = schema_or_none(schema)
         made = functools.partial(operators.MapOperator, function, as_, declared)
         return self._apply("map", function, as_, made, name, parallelism, schema=declared)
@@ -105,6 +112,12 @@ class Stream:
         """The records that a function chooses: by a boolean for each, an Arrow expression, or the filtered batch.
 
         An expression can also stand for the function: `filter(pc.field("amount") > 0)`. Null means no.
+
+        Example:
+
+            orders.filter(pc.field("amount") > 15).select("amount").sink(output)
+            run(pipeline)
+            assert output.rows() == [{"amount": 20}, {"amount": 30}]
         """
         made = functools.partial(operators.FilterOperator, function, as_)
         return self._apply("filter", function, as_, made, name, parallelism)
@@ -118,7 +131,14 @@ class Stream:
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """Any number of batches for each batch, or with `as_="rows"` of rows for each row: an iterable of them."""
+        """Any number of batches for each batch, or with `as_="rows"` of rows for each row: an iterable of them.
+
+        Example:
+
+            orders.flat_map(lambda batch: [batch.slice(0, 1), batch.slice(2)]).select("amount").sink(output)
+            run(pipeline)
+            assert output.rows() == [{"amount": 10}, {"amount": 30}]
+        """
         declared = schema_or_none(schema)
         made = functools.partial(operators.FlatMapOperator, function, as_, declared)
         return self._apply("flat_map", function, as_, made, name, parallelism, schema=declared)
@@ -144,6 +164,12 @@ class Stream:
 
         The trap: threads take turns in Python code. They help a function that waits, for a service or in a library
         that lets go of the interpreter; `in_="processes"` is for one that computes in Python.
+
+        Example:
+
+            orders.map_async(lambda batch: batch.select(["amount"]), concurrency=2).sink(output)
+            run(pipeline)
+            assert output.rows() == [{"amount": 10}, {"amount": 20}, {"amount": 30}]
         """
         require_count("map_async: concurrency", concurrency)
         require_count("map_async: batch_rows", batch_rows)
@@ -155,7 +181,14 @@ class Stream:
         return self._apply("map_async", function, as_, made, name, parallelism, **flags)
 
     def select(self, *columns: str, name: str | None = None, parallelism: int | None = None) -> Stream:
-        """Some of the columns, in this order."""
+        """Some of the columns, in this order.
+
+        Example:
+
+            orders.select("amount", "customer").sink(output)
+            run(pipeline)
+            assert output.rows()[0] == {"amount": 10, "customer": "ann"}
+        """
         require_columns("select", columns)
         made = functools.partial(operators.SelectOperator, columns)
         return self._node("select", made, name, parallelism, reads=columns)
@@ -168,7 +201,14 @@ class Stream:
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """One more column, or one replaced: `with_column("total", lambda b: pc.multiply(b["n"], b["price"]))`."""
+        """One more column, or one replaced: `with_column("total", lambda b: pc.multiply(b["n"], b["price"]))`.
+
+        Example:
+
+            orders.with_column("cents", lambda batch: pc.multiply(batch["amount"], 100)).sink(output)
+            run(pipeline)
+            assert output.rows()[0] == {"customer": "ann", "amount": 10, "at": 1_000, "cents": 1_000}
+        """
         made = functools.partial(operators.WithColumnOperator, column, function)
         return self._apply("with_column", function, "arrow", made, name, parallelism)
 
@@ -201,6 +241,13 @@ class Stream:
 
         The trap: behind an exchange, splits cannot be told apart any more, only channels, and behind `map_async` or
         `process` not even those. Call it before: right behind the source, or behind `map` and `filter`.
+
+        Example:
+
+            timed = orders.with_event_time("at", max_delay="1 s")
+            timed.key_by("customer").window("1 s").count().select("customer", "count").sink(output)
+            run(pipeline)
+            assert sorted(row["customer"] for row in output.rows()) == ["ann", "ann", "bob"]
         """
         require_columns("with_event_time", (column,))
         max_delay_ms = duration_ms("with_event_time: max_delay", max_delay, at_least_ms=0)
@@ -224,6 +271,12 @@ class Stream:
         """Records with equal values in `columns` go to the same subtask, in their order.
 
         `nulls="group"`: null is a key like any other. `nulls="error"`: a null in a key is a `DataError`.
+
+        Example:
+
+            orders.key_by("customer").count().sink(output)
+            run(pipeline)
+            assert {row["customer"]: row["count"] for row in output.rows()} == {"ann": 2, "bob": 1}
         """
         from penstock.api.keyed_stream import KeyedStream
 
@@ -236,7 +289,15 @@ class Stream:
         return KeyedStream(self.pipeline, ends)
 
     def union(self, *others: Stream) -> Stream:
-        """The records of all these streams, which must have one schema. Nothing is known about their order."""
+        """The records of all these streams, which must have one schema. Nothing is known about their order.
+
+        Example:
+
+            more = pipeline.source(ListSource([{"customer": "eve", "amount": 5, "at": 9_000}]), name="more")
+            orders.union(more).sink(output)
+            run(pipeline)
+            assert sum(row["amount"] for row in output.rows()) == 65
+        """
         ends = list(self._ends)
         for other in others:
             self._require_own("union", other)
@@ -244,49 +305,130 @@ class Stream:
         return Stream(self.pipeline, tuple(ends))
 
     def connect(self, other: Stream) -> ConnectedStreams:
-        """Two streams for one function: both keyed, or `other.broadcast()`, which then goes to every subtask."""
+        """Two streams for one function: both keyed, or `other.broadcast()`, which then goes to every subtask.
+
+        Example:
+
+            names = pipeline.source(ListSource([{"customer": "ann"}, {"customer": "bob"}]), name="names")
+            both = orders.select("customer").key_by("customer").connect(names.key_by("customer"))
+            both.process(lambda batch, side: batch).sink(output)
+            run(pipeline)
+            assert len(output.rows()) == 5
+        """
         self._require_own("connect", other)
         return ConnectedStreams(self, other)
 
     def rebalance(self) -> Stream:
-        """Batches to all subtasks of the next operator in turn."""
+        """Batches to all subtasks of the next operator in turn.
+
+        Example:
+
+            orders.rebalance().map(lambda batch: batch).sink(output)
+            run(pipeline, parallelism=2)
+            assert len(output.rows()) == 3
+        """
         return self._by(Partitioning.REBALANCE)
 
     def shuffle(self) -> Stream:
-        """Batches to subtasks of the next operator at random."""
+        """Batches to subtasks of the next operator at random.
+
+        Example:
+
+            orders.shuffle().map(lambda batch: batch).sink(output)
+            run(pipeline, parallelism=2)
+            assert len(output.rows()) == 3
+        """
         return self._by(Partitioning.SHUFFLE)
 
     def broadcast(self) -> Stream:
-        """Every record to every subtask of the next operator. Such an input is always aligned."""
+        """Every record to every subtask of the next operator. Such an input is always aligned.
+
+        Example:
+
+            orders.broadcast().map(lambda batch: batch, parallelism=2).sink(output)
+            run(pipeline, parallelism=2)
+            assert len(output.rows()) == 2 * 3
+        """
         return self._by(Partitioning.BROADCAST)
 
     def global_(self) -> Stream:
-        """Everything to the first subtask of the next operator, which has no other unless it is told to."""
+        """Everything to the first subtask of the next operator, which has no other unless it is told to.
+
+        Example:
+
+            orders.global_().map(lambda batch: batch).sink(output)
+            run(pipeline, parallelism=2)
+            assert len(output.rows()) == 3
+        """
         return self._by(Partitioning.GLOBAL)
 
     def forward(self) -> Stream:
-        """From each subtask to the one of the same number, at equal parallelism. Such an input is always aligned."""
+        """From each subtask to the one of the same number, at equal parallelism. Such an input is always aligned.
+
+        Example:
+
+            orders.forward().map(lambda batch: batch).sink(output)
+            run(pipeline, parallelism=2)
+            assert len(output.rows()) == 3
+        """
         return self._by(Partitioning.FORWARD)
 
     def rescale(self) -> Stream:
-        """From each subtask to a few of the next operator, without a connection from all to all."""
+        """From each subtask to a few of the next operator, without a connection from all to all.
+
+        Example:
+
+            orders.rescale().map(lambda batch: batch).sink(output)
+            run(pipeline, parallelism=2)
+            assert len(output.rows()) == 3
+        """
         return self._by(Partitioning.RESCALE)
 
     def dead_letters(self) -> Stream:
         """The input that the operator of this stream could not read, as a stream: `on_error="dead_letter"`.
 
         Its columns are `operator`, `path`, `line` (or row, from 1), `offset` (in bytes), `raw` and `reason`.
+
+        Example:
+
+            Path("amounts.jsonl").write_text('{"amount": "many"}')
+            source = FileSource("amounts.jsonl", format="jsonl", schema="amount int", on_error="dead_letter")
+            pipeline = Pipeline("amounts")
+            amounts = pipeline.source(source)
+            amounts.sink(CallableSink(print))
+            amounts.dead_letters().select("line", "raw").sink(output)
+            run(pipeline)
+            assert output.rows() == [{"line": 1, "raw": '{"amount": "many"}'}]
         """
         cure = 'say on_error="dead_letter" there'
         return Stream(self.pipeline, side_ends(self.pipeline._nodes, self._ends, DEAD_LETTERS, cure))
 
     def late(self) -> Stream:
-        """The records that came after their windows had been emitted, as a stream: `window(…, late="stream")`."""
+        """The records that came after their windows had been emitted, as a stream: `window(…, late="stream")`.
+
+        Example:
+
+            times = ListSource([{"k": 1, "at": 1_000}, {"k": 1, "at": 60_000}, {"k": 1, "at": 2_000}], batch_rows=1)
+            pipeline = Pipeline("late")
+            timed = pipeline.source(times).with_event_time("at", max_delay="0 s")
+            counts = timed.key_by("k").window("10 s", late="stream").count()
+            counts.sink(CallableSink(print), name="counts")
+            counts.late().sink(output, name="late")
+            run(pipeline)
+            assert output.rows() == [{"k": 1, "at": 2_000}]
+        """
         cure = 'say late="stream" in the call of window'
         return Stream(self.pipeline, side_ends(self.pipeline._nodes, self._ends, LATE, cure))
 
     def sink(self, sink: Sink, *, name: str | None = None, parallelism: int | None = None) -> Pipeline:
-        """Write to a sink. Returns the pipeline."""
+        """Write to a sink. Returns the pipeline.
+
+        Example:
+
+            orders.sink(output, name="output")
+            run(pipeline)
+            assert len(output.rows()) == 3
+        """
         require_instance("sink()", sink, Sink, "ParquetSink(…)")
         chosen = self.pipeline._add(
             "sink",

@@ -40,11 +40,18 @@ class WindowedStream:
 
         `first` and `last` go by the order of arrival, in windows that overlap only within a pane: a stretch of the
         greatest length of which both `size` and `every` are multiples.
+
+        Example:
+
+            windows = orders.with_event_time("at", max_delay="1 s").key_by("customer").window("1 s")
+            windows.aggregate(total=("sum", "amount"), orders="count").select("window_start", "total").sink(output)
+            run(pipeline)
+            assert {"window_start": 2_000, "total": 30} in output.rows()
         """
         key = self.stream.key
         aggregates = aggregates_of((*key, WINDOW_START, WINDOW_END), outputs)
         made = functools.partial(WindowOperator, self.windows, self._on, aggregates, self._late)
-        # What has the event time of a result is for its reader to say: see docs/decisions/0020.
+        # What has the event time of a result is for its reader to say: see docs/internals/decisions/0020.
         flags: dict[str, Any] = {"reads": (self._on, *columns_of(aggregates))}
         if self._late == "stream":
             # A late record leaves with all its columns, so all of them must come here.
@@ -67,11 +74,27 @@ class WindowedStream:
         return stream._timed(None)
 
     def count(self, output: str = "count", *, name: str | None = None, parallelism: int | None = None) -> Stream:
-        """The number of records of each key in each window: see `aggregate`."""
+        """The number of records of each key in each window: see `aggregate`.
+
+        Example:
+
+            windows = orders.with_event_time("at", max_delay="1 s").key_by("customer").window("1 s")
+            windows.count("orders").sink(output)
+            run(pipeline)
+            assert {"customer": "ann", "window_start": 1_000, "window_end": 2_000, "orders": 1} in output.rows()
+        """
         return self.aggregate(name=name, parallelism=parallelism, **{output: "count"})
 
     def sum(
         self, column: str, output: str | None = None, *, name: str | None = None, parallelism: int | None = None
     ) -> Stream:
-        """The sum of a column for each key and window: see `aggregate`."""
+        """The sum of a column for each key and window: see `aggregate`.
+
+        Example:
+
+            windows = orders.with_event_time("at", max_delay="1 s").key_by("customer").window("1 s")
+            windows.sum("amount", "total").sink(output)
+            run(pipeline)
+            assert {"customer": "ann", "window_start": 1_000, "window_end": 2_000, "total": 10} in output.rows()
+        """
         return self.aggregate(name=name, parallelism=parallelism, **{output or column: ("sum", column)})

@@ -20,6 +20,13 @@ class CallableSink(Sink):
     The traps: after a failure, records behind the last checkpoint come again, so the function must bear them twice
     (by writing under a key of the record, say). And it runs on the mailbox thread: while it is slow, checkpoints of
     its worker wait. Put `map_async` in front of it for slow work. For exactly once, write a `Sink` with a `Committer`.
+
+    Example:
+
+        written = []
+        orders.sink(CallableSink(lambda batch: written.extend(batch.to_pylist())))
+        run(pipeline)
+        assert len(written) == 3
     """
 
     def __init__(self, function: Callable[[pa.RecordBatch], Any]) -> None:

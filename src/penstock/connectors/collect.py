@@ -26,6 +26,13 @@ class CollectSink(Sink):
 
     The traps: all of it travels through the checkpoints' manifests and stays in the driver's memory, so it is for small
     results. What was collected belongs to this object: a driver that starts again has only what comes after that.
+
+    Example:
+
+        orders.sink(output)
+        run(pipeline)
+        assert output.rows()[0]["amount"] == 10
+        assert output.table().num_rows == sum(batch.num_rows for batch in output.batches()) == 3
     """
 
     outlives_driver = False

@@ -26,6 +26,11 @@ class ConsoleSink(Sink):
     A table that is wider than the terminal becomes lines of `name=value`. A value of more than 40 characters is cut.
 
     At least once: after a failure of the driver, the last checkpoint is printed again.
+
+    Example:
+
+        orders.sink(ConsoleSink(rows=2))
+        assert run(pipeline).checkpoints >= 1  # and prints a table of two rows, and "… and 1 more"
     """
 
     def __init__(self, rows: int = 20) -> None:

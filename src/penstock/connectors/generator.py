@@ -29,6 +29,14 @@ class GeneratorSource(Source):
     The trap: `make` must be a function of the numbers alone. After a failure it is asked for the same records again,
     perhaps in other pieces; with a clock or a random generator in it they would be others. `splits` may not change
     while there are checkpoints of it. `rows` may: with more of them a restored pipeline goes on, with fewer it ends.
+
+    Example:
+
+        pipeline = Pipeline("numbers")
+        make = lambda start, count: pa.record_batch({"n": range(start, start + count)})
+        pipeline.source(GeneratorSource(make, rows=100, splits=2)).sink(output)
+        run(pipeline, parallelism=2)
+        assert sorted(row["n"] for row in output.rows()) == list(range(100))
     """
 
     def __init__(

@@ -29,6 +29,13 @@ class ABORT:
 
     The trap: that it has happened is known to this one object, in this one process. On Spark the workers have copies
     of it, which fail again after every restart: use it with `penstock.testing.run`.
+
+    Example:
+
+        pipeline = Pipeline("aborted")
+        pipeline.source(ListSource([{"n": 1}, CHECKPOINT, ABORT(), {"n": 2}])).sink(output)
+        assert run(pipeline).restarts == 1
+        assert output.rows() == [{"n": 1}, {"n": 2}]
     """
 
     def __init__(self) -> None:
@@ -44,7 +51,15 @@ CHECKPOINT: Final = _Mark.CHECKPOINT
 
 
 class PAUSE:
-    """Waits for some milliseconds."""
+    """Waits for some milliseconds.
+
+    Example:
+
+        pipeline = Pipeline("paused")
+        pipeline.source(ListSource([{"n": 1}, PAUSE(20), {"n": 2}])).sink(output)
+        run(pipeline)
+        assert output.rows() == [{"n": 1}, {"n": 2}]
+    """
 
     def __init__(self, ms: int) -> None:
         self.ms = ms
@@ -58,6 +73,13 @@ class ListSource(Source):
 
     Rows that follow each other are put into batches of `batch_rows`; their schema is taken from all of them unless it
     is given. A position is the number of records, so that rows may be appended between two runs, but nothing else.
+
+    Example:
+
+        pipeline = Pipeline("numbers")
+        pipeline.source(ListSource([{"n": 1}, {"n": 2}, {"n": 3}], splits=2)).sink(output)
+        run(pipeline, parallelism=2, crash_after_checkpoints=1)
+        assert sorted(row["n"] for row in output.rows()) == [1, 2, 3]
     """
 
     def __init__(

@@ -27,7 +27,39 @@ def nothing_prepared() -> Sequence[bytes]:
 
 
 class SinkWriter(ABC):
-    """Stages the output of one subtask."""
+    """Stages the output of one subtask.
+
+    Example:
+
+        class Appended(Sink):
+            # A file for each subtask, at least once.
+
+            def writer(self, subtask, generation):
+                return AppendedWriter(open(f"part-{subtask}", "ab"))
+
+        class AppendedWriter(SinkWriter):
+            def __init__(self, file):
+                self.file, self.waiting = file, []
+
+            def write(self, batch):
+                self.waiting += [b"%d " % amount for amount in batch["amount"].to_pylist()]
+
+            @property
+            def wants_input(self):
+                return len(self.waiting) < 10_000
+
+            def prepare(self):
+                self.file.writelines(self.waiting)
+                self.waiting = []
+                return list
+
+            def close(self):
+                self.file.close()
+
+        orders.sink(Appended())
+        run(pipeline)
+        assert Path("part-0").read_text() == "10 20 30 "
+    """
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
@@ -66,6 +98,30 @@ class Committer(ABC):
     by a key that the committable holds), or if the service itself decides: one transaction that publishes only if no
     checkpoint with this id or a higher one was published before, and that writes down this id. To look first and to
     publish then, in two steps, is not safe.
+
+    Example:
+
+        class Renamed(Committer):
+            # Files that a writer has staged below `_staging`; their names are the committables.
+
+            def commit(self, checkpoint, committables):
+                for name in committables:
+                    staged = Path("_staging") / name.decode()
+                    if staged.exists():  # else it was published before the last crash
+                        staged.rename(name.decode())
+
+            def sweep(self, generation):
+                for staged in Path("_staging").glob("*"):
+                    staged.unlink()
+
+        Path("_staging").mkdir()
+        Path("_staging/orders").touch()
+        committer = Renamed()
+        committer.commit(1, [b"orders"])
+        committer.commit(1, [b"orders"])  # again, after a crash
+        committer.sweep(2)
+        assert Path("orders").exists()
+        orders.sink(output)
     """
 
     @abstractmethod
@@ -80,7 +136,42 @@ class Committer(ABC):
 
 
 class Sink(ABC):
-    """Describes a sink. It is pickled to the workers: open files and connections in the writer."""
+    """Describes a sink. It is pickled to the workers: open files and connections in the writer.
+
+    Example:
+
+        import json
+
+        class Table(Sink):
+            def identity(self):
+                return {**super().identity(), "table": "orders"}
+
+            def writer(self, subtask, generation):
+                return TableWriter()
+
+            def committer(self):
+                return TableCommitter()
+
+        class TableWriter(SinkWriter):
+            def __init__(self):
+                self.rows = []
+
+            def write(self, batch):
+                self.rows += batch.to_pylist()
+
+            def prepare(self):
+                rows, self.rows = self.rows, []
+                return lambda: [json.dumps(rows).encode()]
+
+        class TableCommitter(Committer):
+            def commit(self, checkpoint, committables):
+                table[checkpoint] = [row for each in committables for row in json.loads(each)]
+
+        table = {}
+        orders.sink(Table())
+        run(pipeline)
+        assert sum(len(rows) for rows in table.values()) == 3
+    """
 
     requires_alignment: bool = False
     """True for a sink that publishes from its own input instead of handing over committables."""

@@ -50,6 +50,47 @@ class SplitReader(ABC):
 
     The trap: `offset` must describe exactly what `read` has returned so far. If it runs ahead, records
     are lost after a failure; if it lags, they come twice.
+
+    Example:
+
+        class Countdown(SplitReader):
+            is_bounded = True
+
+            def __init__(self, left):
+                self.left = left
+
+            def read(self, rows_max):
+                if not self.left:
+                    return END_OF_SPLIT
+                self.left -= 1
+                return pa.record_batch({"left": [self.left]})
+
+            def offset(self):
+                return str(self.left).encode()
+
+            def watermark(self):
+                return None
+
+            def pause(self):
+                pass  # nothing to let go of
+
+            def on_durable(self, offset):
+                pass  # nothing to acknowledge
+
+            def close(self):
+                pass
+
+        class Countdowns(Source):
+            def splits(self):
+                return ["3"]
+
+            def open(self, split, offset):
+                return Countdown(int(offset or split))
+
+        pipeline = Pipeline("countdown")
+        pipeline.source(Countdowns()).sink(output)
+        run(pipeline)
+        assert [row["left"] for row in output.rows()] == [2, 1, 0]
     """
 
     @abstractmethod
@@ -96,7 +137,37 @@ class SplitReader(ABC):
 
 
 class Source(ABC):
-    """Describes a source. It is pickled to the workers: open files and connections in `open`, not here."""
+    """Describes a source. It is pickled to the workers: open files and connections in `open`, not here.
+
+    Example:
+
+        class Letters(Source):
+            def identity(self):
+                return {**super().identity(), "version": "1"}
+
+            def splits(self):
+                return ["abc", "xyz"]
+
+            def open(self, split, offset):
+                return LettersReader(split, int(offset or 0))
+
+        class LettersReader(SplitReader):
+            def __init__(self, letters, position):
+                self.letters, self.position = letters, position
+
+            def read(self, rows_max):
+                letters = self.letters[self.position : self.position + rows_max]
+                self.position += len(letters)
+                return pa.record_batch({"letter": list(letters)}) if letters else END_OF_SPLIT
+
+            def offset(self):
+                return str(self.position).encode()
+
+        pipeline = Pipeline("letters")
+        pipeline.source(Letters()).sink(output)
+        run(pipeline, crash_after_checkpoints=1)
+        assert sorted(row["letter"] for row in output.rows()) == list("abcxyz")
+    """
 
     splits_may_appear: bool = False
     """Whether `splits` is to be asked again and again while the pipeline runs."""

@@ -207,15 +207,6 @@ def rescale_receivers(sender: int, senders: int, receivers: int) -> range:
     return reachable(Partitioning.RESCALE, sender, senders, receivers)
 
 
-def rescale_senders(receiver: int, senders: int, receivers: int) -> range:
-    """The senders of `receiver` on a rescale edge: the inverse of `rescale_receivers`."""
-    _check_receivers(receivers)
-    if receivers < senders:
-        return range(-(-receiver * senders // receivers), -(-(receiver + 1) * senders // receivers))
-    sender = ((receiver + 1) * senders - 1) // receivers
-    return range(sender, sender + 1)
-
-
 def partitioner_for(
     partitioning: Partitioning,
     *,

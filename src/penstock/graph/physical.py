@@ -70,10 +70,6 @@ class Chain:
     key: tuple[str, ...] = ()
     """The key columns of its keyed input, if it has one."""
 
-    @property
-    def is_source(self) -> bool:
-        return self.nodes[0].source is not None
-
 
 @dataclass(frozen=True, slots=True)
 class PhysicalPlan:

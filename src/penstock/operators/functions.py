@@ -19,7 +19,37 @@ from penstock.operators.contract import BatchState
 
 
 class KeyedContext(Protocol):
-    """What a keyed function may ask for. States are asked for in `open`, and are always at the current key."""
+    """What a keyed function may ask for. States are asked for in `open`, and are always at the current key.
+
+    Example:
+
+        class Recent(KeyedFunction):
+            def open(self, context):
+                self.last = context.value("last", "amount bigint")
+                self.all = context.list("all", "amount bigint", ttl_ms=3_600_000)
+                self.seen = context.map("seen", "amount bigint", "at bigint")
+                context.delete_state("state of an earlier version")
+                assert context.subtask < context.parallelism
+
+            def process(self, key, rows, context):
+                assert context.key == key and context.watermark is None
+                for row in rows.to_pylist():
+                    self.last.update((row["amount"],))
+                    self.all.append_value((row["amount"],))
+                    self.seen.update_value((row["amount"],), (context.now_ms(),))
+                context.set_timer(context.now_ms() + 60_000)
+                context.set_timer(context.now_ms() + 90_000)
+                context.delete_timer(max(context.timers()))
+
+            def on_timer(self, key, at_ms, context):
+                amounts = [amount for (amount,) in self.all.get()]
+                assert all(self.seen.contains_key((amount,)) for amount in amounts)
+                return pa.record_batch({"last": [self.last.get()[0]], "all": [amounts]})
+
+        orders.key_by("customer").process(Recent()).sink(output)
+        run(pipeline)  # the timers are called at the end of the input
+        assert {"last": 30, "all": [10, 30]} in output.rows()
+    """
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -94,6 +124,30 @@ class KeyedFunction(ABC):
     one output in that form, or an iterable of them.
 
     The trap: batches are cut as the engine sees fit, so the number of calls for a key means nothing.
+
+    Example:
+
+        class Once(KeyedFunction):
+            # The first order of each customer; customers are forgotten a minute later.
+
+            def open(self, context):
+                self.seen = context.value("seen", "at bigint")
+
+            def process(self, key, rows, context):
+                if not self.seen.exists():
+                    self.seen.update((context.now_ms(),))
+                    context.set_timer(context.now_ms() + 60_000)
+                    return rows.slice(0, 1)
+
+            def on_timer(self, key, at_ms, context):
+                self.seen.clear()
+
+            def close(self):
+                pass
+
+        orders.key_by("customer").process(Once()).sink(output)
+        run(pipeline)
+        assert sorted(row["amount"] for row in output.rows()) == [10, 20]
     """
 
     def open(self, context: KeyedContext) -> None:
@@ -115,7 +169,28 @@ class KeyedFunction(ABC):
 
 
 class TwoInputContext(KeyedContext, Protocol):
-    """What a function with two inputs may ask for besides."""
+    """What a function with two inputs may ask for besides.
+
+    Example:
+
+        class Latest(TwoInputFunction):
+            def open(self, context):
+                self.orders = context.rows("orders", side="left")
+                self.closed = context.broadcast_state("closed")
+
+            def process_left(self, batch, context):
+                for key, rows in context.each_key(batch):
+                    self.orders.put([rows.slice(rows.num_rows - 1)])
+                    yield from self.orders.get()
+
+            def process_right(self, batch, context):
+                self.closed.put([*self.closed.get(), batch])
+
+        closed = pipeline.source(ListSource([{"customer": "eve"}]), name="closed")
+        orders.key_by("customer").connect(closed.broadcast()).process(Latest()).sink(output)
+        run(pipeline)
+        assert sorted(row["amount"] for row in output.rows()) == [20, 30]
+    """
 
     def each_key(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
         """The batch cut by key; while a key is in hand, all states are at it."""
@@ -148,6 +223,36 @@ class TwoInputFunction(ABC):
 
     The trap: nothing is known about the order in which records of the two sides come, after a restore less so than
     before. What must meet the other side waits in state.
+
+    Example:
+
+        class KnownOnly(TwoInputFunction):
+            # Orders of customers that are known; an order that comes first waits.
+
+            def open(self, context):
+                self.known = context.value("known", "is_known boolean")
+                self.waiting = context.list("waiting", "amount bigint")
+
+            def process_left(self, batch, context):
+                for (customer,), rows in context.each_key(batch):
+                    self.waiting.append_list([(amount,) for amount in rows["amount"].to_pylist()])
+                    context.set_timer(context.now_ms() + 60_000)
+
+            def process_right(self, batch, context):
+                for (customer,), rows in context.each_key(batch):
+                    self.known.update((True,))
+
+            def on_timer(self, key, at_ms, context):
+                if self.known.exists():
+                    return pa.record_batch({"amount": [amount for (amount,) in self.waiting.get()]})
+
+            def close(self):
+                pass
+
+        known = pipeline.source(ListSource([{"customer": "ann"}]), name="known").key_by("customer")
+        orders.key_by("customer").connect(known).process(KnownOnly()).sink(output)
+        run(pipeline)
+        assert output.rows() == [{"amount": 10}, {"amount": 30}]
     """
 
     def open(self, context: TwoInputContext) -> None:

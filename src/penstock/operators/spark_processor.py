@@ -19,7 +19,14 @@ from penstock.operators.timers import TimeMode
 
 
 class Row(tuple[Any, ...]):
-    """A row with names, which works as PySpark's does: `row.user`, `row["user"]`, `row[0]`, `row.asDict()`."""
+    """A row with names, which works as PySpark's does: `row.user`, `row["user"]`, `row[0]`, `row.asDict()`.
+
+    Example:
+
+        row = Row(user="ann", n=1)
+        assert row.user == row["user"] == row[0] and row.asDict() == {"user": "ann", "n": 1}
+        assert Row.of(["user", "n"], ("ann", 1)) == row
+    """
 
     __fields__: list[str]
 
@@ -69,7 +76,13 @@ def _without_rows(value: Any) -> Any:
 
 
 class TimerValues:
-    """The time of a call, in ms: -1 with `time_mode="none"`. The watermark is 0 before the first one."""
+    """The time of a call, in ms: -1 with `time_mode="none"`. The watermark is 0 before the first one.
+
+    Example:
+
+        values = TimerValues(processing_time_ms=1_000, watermark_ms=500)
+        assert values.getCurrentProcessingTimeInMs() == 1_000 and values.getCurrentWatermarkInMs() == 500
+    """
 
     def __init__(self, processing_time_ms: int = -1, watermark_ms: int = -1) -> None:
         self._processing_time_ms = processing_time_ms
@@ -83,7 +96,12 @@ class TimerValues:
 
 
 class ExpiredTimerInfo:
-    """Which timer was due."""
+    """Which timer was due.
+
+    Example:
+
+        assert ExpiredTimerInfo(1_000).getExpiryTimeInMs() == 1_000
+    """
 
     def __init__(self, expiry_ms: int = -1) -> None:
         self._expiry_ms = expiry_ms
@@ -186,7 +204,33 @@ class ProcessorMapState:
 
 
 class StatefulProcessorHandle:
-    """The argument of `init`. Schemas are DDL strings, StructTypes or Arrow schemas; `time_mode=` is that of timers."""
+    """The argument of `init`. Schemas are DDL strings, StructTypes or Arrow schemas; `time_mode=` is that of timers.
+
+    Example:
+
+        class Amounts(StatefulProcessor):
+            def init(self, handle):
+                self.handle = handle
+                self.count = handle.getValueState("count", "n bigint")
+                self.amounts = handle.getListState("amounts", "amount bigint")
+                self.by_time = handle.getMapState("by time", "at bigint", "amount bigint")
+                handle.deleteIfExists("state of an earlier version")
+
+            def handleInputRows(self, key, rows, timerValues):
+                for frame in rows:
+                    self.amounts.appendList([(int(amount),) for amount in frame["amount"]])
+                    self.count.update((len(list(self.amounts.get())),))
+                    self.by_time.updateValue((int(frame["at"].max()),), (int(frame["amount"].max()),))
+                self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 60_000)
+                for timer in self.handle.listTimers():
+                    self.handle.deleteTimer(timer)
+                yield pa.table({"customer": [key[0]], "orders": list(self.count.get())}).to_pandas()
+
+        amounts = orders.key_by("customer").process(Amounts(), schema="customer string, orders bigint")
+        amounts.sink(output)
+        run(pipeline)
+        assert {"customer": "ann", "orders": 2} in output.rows()
+    """
 
     def __init__(self, context: KeyedContext) -> None:
         self._context = context
@@ -237,6 +281,34 @@ class StatefulProcessor(ABC):
 
     `as_="pandas"`: `rows` is an iterator of DataFrames, as in `transformWithStateInPandas`. `as_="rows"`: an iterator
     of Rows, as in `transformWithState`.
+
+    Example:
+
+        class Total(StatefulProcessor):
+            def init(self, handle):
+                self.handle = handle
+                self.total = handle.getValueState("total", "amount bigint")
+
+            def handleInitialState(self, key, initialState, timerValues):
+                self.total.update((int(initialState["amount"].sum()),))
+
+            def handleInputRows(self, key, rows, timerValues):
+                (total,) = self.total.get() or (0,)
+                self.total.update((total + sum(int(frame["amount"].sum()) for frame in rows),))
+                self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 60_000)
+                return iter(())
+
+            def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+                yield pa.table({"customer": [key[0]], "total": list(self.total.get())}).to_pandas()
+
+            def close(self):
+                pass
+
+        before = pa.table({"customer": ["ann"], "amount": [100]})
+        schema = "customer string, total bigint"
+        orders.key_by("customer").process(Total(), schema=schema, initial_state=before).sink(output)
+        run(pipeline)
+        assert {"customer": "ann", "total": 140} in output.rows()
     """
 
     @abstractmethod

@@ -7,7 +7,7 @@ where a type is nested; a column that needs no conversion is left as it is. In s
 - in pandas integers are int64, or float64 if the batch has a null; numbers with a point are float64;
 - structs are dictionaries in a record and Rows in state, maps are dictionaries in pandas and in state.
 
-`docs/PROCESSORS.md` has the whole table.
+`docs/processors.md` has the whole table.
 """
 
 from __future__ import annotations

@@ -93,7 +93,22 @@ class Status:
 
 
 class Job:
-    """A pipeline that was started. Its methods may be called from any thread."""
+    """A pipeline that was started. Its methods may be called from any thread.
+
+    Example on Spark:
+
+        numbers = GeneratorSource(pa.schema({"n": pa.int64()}), rows_per_second=1_000)
+        pipeline = Pipeline("numbers")
+        pipeline.source(numbers, name="numbers").sink(CallableSink(len), name="nowhere")
+        job = pipeline.start(spark, "/tmp/penstock/numbers", workers=1, parallelism=1)
+
+        first = job.checkpoint(timeout=60)
+        saved = job.savepoint("/tmp/penstock/saved", timeout=60)
+        assert first < saved == job.status.last_checkpoint
+        assert job.checkpoints()[-1].is_completed and job.last_error is None
+        assert len(job.worker_processes) == 1 and not job.wait(timeout=0)
+        assert job.stop(drain=True, timeout=60) > saved
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Where checkpoints live: the store port, the only builder of paths, and the stores themselves.
+"""Where checkpoints live: the store port, the paths of a checkpoint directory, and the stores themselves.
 
 `open_store` turns what a user wrote into a store, and finds out at once whether it can do its work.
 """

@@ -1,4 +1,4 @@
-"""The only builder of paths, and the only reader of them.
+"""The only builder of paths in a checkpoint directory, and the only reader of them.
 
     owner.json                                        who drives this directory
     control/<order>.request.json                      what is asked of that driver

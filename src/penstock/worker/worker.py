@@ -276,11 +276,6 @@ class Worker:
         return self._services.capture_budget.bytes_held
 
     @property
-    def backlog_bytes(self) -> int:
-        """Recovered in-flight data in memory."""
-        return self._services.backlog_budget.bytes_held
-
-    @property
     def rows_late(self) -> int:
         """Records that were left out because their windows had been emitted."""
         return sum(context.rows_late for subtask in self._order for context in subtask.chain.contexts)

@@ -1,8 +1,8 @@
 """The catalogue: every defect that is planted, by the part of the system that it breaks.
 
-Those of the seed documents carry the number of the document; the others are marked as our own. What cannot be
-expressed against this code is not here: at most 128 inputs (000), a feature's directory that must exist although the
-feature is off, and recovered buffers without a bound (004).
+Defects that other engines have had carry the name of their family in docs/internals/PRIOR_ART.md; the others are marked
+as our own. Three of those cannot be expressed against this code: at most 128 inputs, a feature's directory that must
+exist although the feature is off, and recovered buffers without a bound.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ MUTANTS = (
     # --- triggers ---
     Mutant(
         "One source only sees the trigger",
-        "002",
+        "injection",
         "worker/worker.py",
         "for subtask in self._order:\n                    subtask.participation.on_trigger(barrier)\n",
         "for subtask in self._order[:1]:\n                    subtask.participation.on_trigger(barrier)\n",
@@ -22,7 +22,7 @@ MUTANTS = (
     ),
     Mutant(
         "A request that waits is overwritten by the next one",
-        "002",
+        "injection",
         _COORDINATOR,
         "replace(state, queue=(*state.queue, event.request))",
         "replace(state, queue=(event.request,))",
@@ -31,7 +31,7 @@ MUTANTS = (
     ),
     Mutant(
         "Checkpoint ids are cut to 32 bits",
-        "002",
+        "injection",
         _TRIGGER,
         "first = CheckpointId(used_up.last + 1)",
         "first = CheckpointId((used_up.last + 1) & 0xFFFFFFFF)",
@@ -40,7 +40,7 @@ MUTANTS = (
     ),
     Mutant(
         "The mode that was set is never read",
-        "000",
+        "unaligned",
         _TRIGGER,
         "mode = Mode.ALIGNED if _has_overflowed(state) else state.policy.mode",
         "mode = Mode.ALIGNED_WITH_TIMEOUT",
@@ -48,7 +48,7 @@ MUTANTS = (
     ),
     Mutant(
         "A checkpoint begins while the one before is being published",
-        "001",
+        "alignment",
         _TRIGGER,
         "is_busy = state.collecting is not None or state.publishing is not None or state.reserved is None",
         "is_busy = state.collecting is not None or state.reserved is None",
@@ -103,7 +103,7 @@ MUTANTS = (
     # --- acknowledgements ---
     Mutant(
         "An acknowledgement counts for whichever checkpoint is in progress",
-        "001",
+        "alignment",
         _COORDINATOR,
         "is not None and collecting.attempt.barrier.checkpoint == checkpoint:\n",
         "is not None:\n",
@@ -112,7 +112,7 @@ MUTANTS = (
     ),
     Mutant(
         "Acknowledgements of unknown subtasks are accepted",
-        "001",
+        "alignment",
         _COORDINATOR,
         "    if subtask not in state.members:\n        return _NOT_A_MEMBER\n",
         "",
@@ -121,7 +121,7 @@ MUTANTS = (
     ),
     Mutant(
         "A duplicate acknowledgement is counted and inflates the size",
-        "003",
+        "coordination",
         _COORDINATOR,
         "    if subtask not in collecting.waiting:\n",
         "    if subtask not in state.members:\n",
@@ -130,7 +130,7 @@ MUTANTS = (
     ),
     Mutant(
         "The generation of an acknowledgement is the sender's affair",
-        "002",
+        "injection",
         _COORDINATOR,
         "    if generation != state.generation:\n",
         "    if generation < 0:\n",
@@ -139,7 +139,7 @@ MUTANTS = (
     ),
     Mutant(
         "The coordinator takes frames of other generations",
-        "002",
+        "injection",
         _RUNTIME,
         "        if frame.generation != self.generation:\n",
         "        if frame.generation < 0:\n",
@@ -149,7 +149,7 @@ MUTANTS = (
     # --- endings ---
     Mutant(
         "There is no abort and a dead subtask blocks for ever",
-        "001",
+        "alignment",
         _COORDINATOR,
         "    if collecting is None or now_ms < collecting.attempt.expires_at_ms:\n",
         "    if collecting is None or now_ms >= 0:\n",
@@ -158,7 +158,7 @@ MUTANTS = (
     ),
     Mutant(
         "The expiry is looked at only when somebody reports",
-        "003",
+        "coordination",
         _TRIGGER,
         "        times_ms.append(state.collecting.attempt.expires_at_ms)\n",
         "        pass\n",
@@ -167,7 +167,7 @@ MUTANTS = (
     ),
     Mutant(
         "After an abort nothing is triggered until somebody resets it",
-        "003",
+        "coordination",
         _TRIGGER,
         "    if state.stop is not None or is_busy or not state.is_ready or not _may_follow(state.deciding):\n",
         "    if state.stop is not None or is_busy or state.setbacks or not _may_follow(state.deciding):\n",
@@ -175,7 +175,7 @@ MUTANTS = (
     ),
     Mutant(
         "Nobody is told that a checkpoint was given up",
-        "001",
+        "alignment",
         _ENDINGS,
         "    actions = (SendBarrier(attempt.barrier.cancelled()), *answers(attempt.requests,",
         "    actions = (*(), *answers(attempt.requests,",
@@ -184,7 +184,7 @@ MUTANTS = (
     ),
     Mutant(
         "A subtask that is not ready uses up a tolerable failure",
-        "004",
+        "recovery",
         "protocol/declines.py",
         "_UNCOUNTED = frozenset(\n    {\n        DeclineReason.SUBTASK_NOT_READY,\n",
         "_UNCOUNTED = frozenset(\n    {\n",

@@ -13,7 +13,7 @@ MUTANTS = (
     # --- what is captured ---
     Mutant(
         "Captured records are dropped and the snapshot's list of them stays empty",
-        "000",
+        "unaligned",
         _PARTICIPATION,
         "CapturedChannel(arriving.channel, Side.RECEIVER, items, backlog)",
         "CapturedChannel(arriving.channel, Side.RECEIVER, [], backlog)",
@@ -21,7 +21,7 @@ MUTANTS = (
     ),
     Mutant(
         "What arrives on a late channel after the switch is not recorded",
-        "000",
+        "unaligned",
         _PARTICIPATION,
         "                arriving.capturing = items\n",
         "                pass\n",
@@ -70,7 +70,7 @@ MUTANTS = (
     ),
     Mutant(
         "Overflow is reported as an aligned snapshot with its inputs missing",
-        "000",
+        "unaligned",
         _PARTICIPATION,
         "            self._feed(alignment.CaptureOverflowed(self._pending.checkpoint))\n",
         "            self._pending.inputs.clear()\n            self._pending.cut = Cut.ALIGNED\n",
@@ -112,7 +112,7 @@ MUTANTS = (
     ),
     Mutant(
         "Records buffered behind a barrier are cleared instead of drained",
-        "000",
+        "unaligned",
         _PARTICIPATION,
         "                    self._inputs[channel].blocked = False\n",
         "                    self._inputs[channel].blocked = False\n"
@@ -121,7 +121,7 @@ MUTANTS = (
     ),
     Mutant(
         "Records that arrive on a blocked channel are dropped",
-        "001",
+        "alignment",
         _INPUT,
         "        append(self.queue, item)\n",
         "        if self.blocked and isinstance(item, BatchItem):\n"
@@ -131,7 +131,7 @@ MUTANTS = (
     ),
     Mutant(
         "A barrier of checkpoint N+1 completes checkpoint N",
-        "000",
+        "unaligned",
         _ALIGNMENT,
         "    if barrier.checkpoint > state.newest:\n        return _begin(state, barrier, reached=channel)\n",
         "    if barrier.checkpoint > state.newest and not isinstance(state, Aligning):\n"
@@ -141,7 +141,7 @@ MUTANTS = (
     ),
     Mutant(
         "A late barrier of checkpoint N+1 ends the capture for checkpoint N",
-        "000",
+        "unaligned",
         _ALIGNMENT,
         "    if barrier.checkpoint > state.newest:\n        return _begin(state, barrier, reached=channel)\n",
         "    if barrier.checkpoint > state.newest and not isinstance(state, Capturing):\n"
@@ -151,7 +151,7 @@ MUTANTS = (
     ),
     Mutant(
         "A barrier of an older checkpoint is accepted for the one in progress",
-        "001",
+        "alignment",
         _ALIGNMENT,
         "        return _begin(state, barrier, reached=channel)\n    if barrier.checkpoint < state.newest:\n",
         "        return _begin(state, barrier, reached=channel)\n    if barrier.checkpoint < 0:\n",
@@ -160,7 +160,7 @@ MUTANTS = (
     ),
     Mutant(
         "The coordinator's cancel is not handled",
-        "000",
+        "unaligned",
         _ALIGNMENT,
         "def _on_trigger(state: State, barrier: Barrier) -> Step:\n"
         "    if barrier.is_cancel:\n"
@@ -181,7 +181,7 @@ MUTANTS = (
     ),
     Mutant(
         "A newer checkpoint overwrites the one in progress silently",
-        "002",
+        "injection",
         _ALIGNMENT,
         "return (*_release(state), Decline(state.newest, DeclineReason.SUPERSEDED))",
         "return _release(state)",
@@ -212,7 +212,7 @@ MUTANTS = (
     # --- how a cut is reported, and timeouts ---
     Mutant(
         "A forced unaligned cut is reported as timed out",
-        "000",
+        "unaligned",
         _ALIGNMENT,
         "return Cut.FORCED if barrier.alignment_timeout_ms is None else Cut.OVERTAKEN",
         "return Cut.TIMED_OUT",
@@ -228,7 +228,7 @@ MUTANTS = (
     ),
     Mutant(
         "The alignment timeout is unused",
-        "001",
+        "alignment",
         _ALIGNMENT,
         "    if may_capture and barrier.remaining_ms is not None and not _is_cut(fresh):\n",
         "    if may_capture and barrier.remaining_ms is not None and _is_cut(fresh):\n",
@@ -237,7 +237,7 @@ MUTANTS = (
     ),
     Mutant(
         "A stuck late barrier never times out",
-        "000",
+        "unaligned",
         _ALIGNMENT,
         "        return _give_up(state, DeclineReason.LATE_BARRIER_TIMEOUT)\n",
         "        return state, ()\n",
@@ -246,7 +246,7 @@ MUTANTS = (
     ),
     Mutant(
         "A subtask that must stay aligned captures its inputs",
-        "000",
+        "unaligned",
         _ALIGNMENT,
         "    may_capture = not state.inputs.aligned_only\n",
         "    may_capture = True\n",
@@ -254,7 +254,7 @@ MUTANTS = (
     ),
     Mutant(
         "A barrier that waits behind records is not announced",
-        "004",
+        "recovery",
         "worker/subtask.py",
         "        self.participation.on_announced(channel, barrier)\n",
         "",

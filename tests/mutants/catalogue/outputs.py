@@ -13,7 +13,7 @@ MUTANTS = (
     # --- overtaking ---
     Mutant(
         "Records that a barrier overtakes at the sender are not captured",
-        "000",
+        "unaligned",
         _PARTICIPATION,
         "                self._pending.outputs[channel] = held\n",
         "                pass\n",
@@ -48,7 +48,7 @@ MUTANTS = (
     ),
     Mutant(
         "A barrier in a full output queue never turns unaligned",
-        "001",
+        "alignment",
         _OVERTAKING,
         "    if waiting & state.may_overtake and barrier.remaining_ms is not None:\n",
         "    if barrier.is_unaligned and barrier.remaining_ms is not None:\n",
@@ -57,7 +57,7 @@ MUTANTS = (
     ),
     Mutant(
         "A departure timeout of an older checkpoint lets the barrier of this one overtake",
-        "000",
+        "unaligned",
         _OVERTAKING,
         "            if isinstance(state, Departing) and state.newest == checkpoint:\n",
         "            if isinstance(state, Departing):\n",

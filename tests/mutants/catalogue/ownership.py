@@ -13,7 +13,7 @@ MUTANTS = (
     # --- identity and fencing ---
     Mutant(
         "Checkpoint ids restart at 1 after a restart",
-        "001",
+        "alignment",
         _CLAIMS,
         "first=CheckpointId(listing.newest_checkpoint + 1)",
         "first=CheckpointId(1)",
@@ -472,5 +472,15 @@ MUTANTS = (
         "Every further commit waits for it until the pipeline fails.",
         seeds=0,
         tests=("tests/unit/driver/test_committers.py", "tests/unit/driver/test_supervisor.py"),
+    ),
+    Mutant(
+        "A generation leaves the unfinished writes of the one before it",
+        OWN,
+        "driver/coordinator.py",
+        "        self._retirements.sweep(claimed.first)\n",
+        "",
+        "Writers that were killed leave temporary files, which nobody lists and nobody removes.",
+        seeds=0,
+        tests=("tests/unit/storage/test_killed_writer.py",),
     ),
 )

@@ -16,7 +16,7 @@ MUTANTS = (
     # --- recovered channels ---
     Mutant(
         "Recovered records come behind live ones",
-        "004",
+        "recovery",
         _SUBTASK,
         "                if reading.backlog is not None:\n",
         "                if reading.backlog is not None and not reading.queue:\n",
@@ -49,7 +49,7 @@ MUTANTS = (
     ),
     Mutant(
         "A recovered batch is captured at the start and again when it is read",
-        "004",
+        "recovery",
         _SUBTASK,
         "        item = backlog.take(self._rows_max())\n",
         "        item = backlog.take(self._rows_max())\n"
@@ -59,7 +59,7 @@ MUTANTS = (
     ),
     Mutant(
         "Recovered records are read only when something live arrives",
-        "004",
+        "recovery",
         _READER,
         "            self._settle(edge, channel)\n            self._readable(channel)\n            self._load()\n",
         "            self._settle(edge, channel)\n            self._load()\n",
@@ -81,7 +81,7 @@ MUTANTS = (
     ),
     Mutant(
         "Channels that wait for the recovered records of their edge never go on",
-        "004",
+        "recovery",
         _READER,
         "            channel.held = age < self.oldest\n",
         "            channel.held = channel.held or age < self.oldest\n",
@@ -89,7 +89,7 @@ MUTANTS = (
     ),
     Mutant(
         "Recovered records are not captured by a checkpoint during recovery",
-        "004",
+        "recovery",
         _PARTICIPATION,
         "backlog = arriving.backlog.remaining() if arriving.backlog is not None else []",
         "backlog: list[ChannelSegment] = []",
@@ -97,7 +97,7 @@ MUTANTS = (
     ),
     Mutant(
         "A checkpoint during recovery begins again with the first row of a segment",
-        "004",
+        "recovery",
         _BACKLOG,
         "        entry.segment = replace(entry.segment, first_row=piece.row_after(rows))\n",
         "",
@@ -153,7 +153,7 @@ MUTANTS = (
     ),
     Mutant(
         "The blobs that a recovery still reads are retired with their checkpoint",
-        "004",
+        "recovery",
         "protocol/manifest/values.py",
         "        yield from (channel.segment for channel in report.channels)\n",
         "        yield from (channel.segment for channel in report.channels if not channel.age)\n",
@@ -183,7 +183,7 @@ MUTANTS = (
     ),
     Mutant(
         "In-flight data that cannot be read back are left out",
-        "004",
+        "recovery",
         _READER,
         "            if isinstance(outcome, Exception):\n",
         "            if isinstance(outcome, Exception):\n                outcome = [], 0\n            if False:\n",
@@ -192,7 +192,7 @@ MUTANTS = (
     ),
     Mutant(
         "An aligned barrier at the front of the live records does not wait for the recovered ones",
-        "004",
+        "recovery",
         _SUBTASK,
         "while channel.queue and not (channel.blocked or channel.backlog) and",
         "while channel.queue and not channel.blocked and",
@@ -200,7 +200,7 @@ MUTANTS = (
     ),
     Mutant(
         "An aligned barrier that arrives during recovery passes the recovered records",
-        "004",
+        "recovery",
         _SUBTASK,
         "not (arriving.backlog or arriving.queue or arriving.blocked)",
         "not (arriving.queue or arriving.blocked)",
@@ -216,7 +216,7 @@ MUTANTS = (
     ),
     Mutant(
         "A failing recovery does not surface",
-        "004",
+        "recovery",
         "worker/worker.py",
         "            if isinstance(outcome, Exception):\n                self._fail(subtask, outcome)\n",
         "            if isinstance(outcome, Exception):\n                return\n",
@@ -226,7 +226,7 @@ MUTANTS = (
     # --- state ---
     Mutant(
         "A subtask works before its own state is back",
-        "004",
+        "recovery",
         _SUBTASK,
         "        self.is_restored = False\n",
         "        self.is_restored = True\n",
@@ -234,7 +234,7 @@ MUTANTS = (
     ),
     Mutant(
         "A subtask takes part in a checkpoint before its own state is back",
-        "004",
+        "recovery",
         "protocol/alignment.py",
         "    if isinstance(state, Restoring):\n        declined",
         "    if isinstance(state, Restoring):\n        state = Idle(state.inputs, state.newest)\n"
@@ -244,7 +244,7 @@ MUTANTS = (
     ),
     Mutant(
         "Keyed state is not put back",
-        "003",
+        "coordination",
         "worker/context.py",
         "            self.keyed.restore(name, batches)\n",
         "            pass\n",
@@ -252,7 +252,7 @@ MUTANTS = (
     ),
     Mutant(
         "Sources begin at the beginning after a restore",
-        "003",
+        "coordination",
         "worker/source_stage.py",
         "return self.source.open(name, position.offset)",
         "return self.source.open(name, None)  # mutant",
@@ -261,7 +261,7 @@ MUTANTS = (
     # --- rescaling ---
     Mutant(
         "In-flight data are dealt out by the old parallelism",
-        "004",
+        "recovery",
         _REDISTRIBUTION,
         "    ours = key_groups_of(new, after.receivers, max_parallelism)\n",
         "    ours = key_groups_of(new, before.receivers, max_parallelism)\n",
@@ -271,7 +271,7 @@ MUTANTS = (
     ),
     Mutant(
         "In-flight data are not filtered by row after a rescale",
-        "004",
+        "recovery",
         _REDISTRIBUTION,
         "    return counted if both == theirs else both\n",
         "    return counted\n",
@@ -281,7 +281,7 @@ MUTANTS = (
     ),
     Mutant(
         "Every subtask takes over all in-flight data that are not keyed",
-        "004",
+        "recovery",
         _REDISTRIBUTION,
         "return _ALL if segment.receiver % after.receivers == new else None",
         "return _ALL",
@@ -291,7 +291,7 @@ MUTANTS = (
     ),
     Mutant(
         "Keyed state of other key groups is kept after a rescale",
-        "004",
+        "recovery",
         "state/pieces.py",
         "    rows = np.flatnonzero((stored >= owned.start) & (stored < owned.stop))\n",
         "    rows = np.flatnonzero(stored >= 0)\n",
@@ -302,7 +302,7 @@ MUTANTS = (
     ),
     Mutant(
         "Pieces of keyed state that span two owners are read by the first only",
-        "004",
+        "recovery",
         _REDISTRIBUTION,
         "return piece.key_group_first < key_groups.stop and key_groups.start < piece.key_group_end",
         "return key_groups.start <= piece.key_group_first < key_groups.stop",
@@ -312,7 +312,7 @@ MUTANTS = (
     ),
     Mutant(
         "Every subtask takes over all list state after a rescale",
-        "004",
+        "recovery",
         _REDISTRIBUTION,
         "return [piece for position, (_, piece) in enumerate(lists) if position % parallelism == index]",
         "return [piece for _, piece in lists]",
@@ -321,7 +321,7 @@ MUTANTS = (
     ),
     Mutant(
         "After a rescale event time goes on from the fastest subtask",
-        "004",
+        "recovery",
         _REDISTRIBUTION,
         "return min(clocks) if clocks and len(clocks) == len(reports) else None",
         "return max(clocks) if clocks and len(clocks) == len(reports) else None",
@@ -330,7 +330,7 @@ MUTANTS = (
     ),
     Mutant(
         "Watermarks in flight are kept on channels that are not the same as before",
-        "004",
+        "recovery",
         _REDISTRIBUTION,
         "has_watermarks=segment.has_watermarks and is_same",
         "has_watermarks=True",
@@ -349,7 +349,7 @@ MUTANTS = (
     ),
     Mutant(
         "A second rescale forgets whose rows the first one had left out",
-        "004",
+        "recovery",
         _REDISTRIBUTION,
         "    theirs = counted if counted else key_groups_of(",
         "    theirs = key_groups_of(",

@@ -20,7 +20,7 @@ MUTANTS = (
     ),
     Mutant(
         "The offsets of the sources are always empty",
-        "001",
+        "alignment",
         _PARTICIPATION,
         "pending.splits = self._chain.source.positions() if self._chain.source is not None else ()",
         "pending.splits = ()",
@@ -28,7 +28,7 @@ MUTANTS = (
     ),
     Mutant(
         "The offsets of the sources are those at the acknowledgement",
-        "003",
+        "coordination",
         _PARTICIPATION,
         "        report = pending.report(",
         "        pending.splits = self._chain.source.positions() if self._chain.source is not None else ()\n"
@@ -37,7 +37,7 @@ MUTANTS = (
     ),
     Mutant(
         "Records that are captured are sorted",
-        "001",
+        "alignment",
         "worker/checkpointing/snapshot.py",
         "    segments = store([[memoryview(encode_items(items))] for _, items in cut])\n",
         "    def size(item: Captured) -> int:\n"
@@ -93,7 +93,7 @@ MUTANTS = (
     ),
     Mutant(
         "A failed write of in-flight data is acknowledged",
-        "003",
+        "coordination",
         _PARTICIPATION,
         "                self._storage_failed(pending, outcome)\n                return\n",
         "                outcome = []\n",
@@ -102,7 +102,7 @@ MUTANTS = (
     ),
     Mutant(
         "A subtask acknowledges before its in-flight data are durable",
-        "003",
+        "coordination",
         _PARTICIPATION,
         "        if pending.states is None or pending.channels is None:\n            return\n",
         "        if pending.states is None:\n            return\n        pending.channels = pending.channels or ()\n",
@@ -110,7 +110,7 @@ MUTANTS = (
     ),
     Mutant(
         "Blobs are named and never written",
-        "003",
+        "coordination",
         "storage/blob.py",
         "    store.write(path, [buffer for part in parts for buffer in part])\n",
         "",
@@ -119,7 +119,7 @@ MUTANTS = (
     # --- draining ---
     Mutant(
         "Drain is not handled and the sources go on",
-        "000",
+        "unaligned",
         _PARTICIPATION,
         "            self.draining = barrier.checkpoint\n",
         "            pass\n",

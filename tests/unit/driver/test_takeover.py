@@ -68,7 +68,7 @@ class TestClaiming:
         assert claim(MemoryStore()) == Claimed(Generation(1), CheckpointId(1))
 
     def test_every_start_has_a_newer_generation_and_newer_ids(self) -> None:
-        # I5, and 001: ids restarted at 1.
+        # I5: a coordinator that starts again must not begin with id 1.
         store = MemoryStore()
         claims = [claim(store) for _ in range(4)]
         assert [(each.generation, each.first) for each in claims] == [(1, 1), (2, 2), (3, 3), (4, 4)]

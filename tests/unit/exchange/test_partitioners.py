@@ -23,7 +23,6 @@ from penstock.exchange.partitioners import (
     Shuffle,
     partitioner_for,
     rescale_receivers,
-    rescale_senders,
     split_by_receiver,
 )
 from penstock.ids import KeyGroup
@@ -148,9 +147,8 @@ def test_rescale_takes_turns_among_its_own_receivers() -> None:
 
 
 @given(st.integers(1, 20), st.integers(1, 20))
-def test_rescale_reaches_every_receiver_and_its_inverse_agrees(senders: int, receivers: int) -> None:
+def test_rescale_reaches_every_receiver_with_as_few_connections_as_possible(senders: int, receivers: int) -> None:
     edges = {(s, r) for s in range(senders) for r in rescale_receivers(s, senders, receivers)}
-    assert edges == {(s, r) for r in range(receivers) for s in rescale_senders(r, senders, receivers)}
     assert {s for s, _ in edges} == set(range(senders))
     assert {r for _, r in edges} == set(range(receivers))
     assert len(edges) == max(senders, receivers)

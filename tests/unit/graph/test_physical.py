@@ -246,8 +246,8 @@ class TestAlignedOnly:
 
 def test_the_shape_says_what_a_manifest_must_know() -> None:
     settled = plan(line(H, F, read=Node(READ, source=Nothing(), parallelism=3)), 2)
-    assert settled.chains[READ].is_source
-    assert not settled.chains[MAP].is_source
+    assert settled.chains[READ].nodes[0].source is not None
+    assert settled.chains[MAP].nodes[0].source is None
     assert settled.shape() == PipelineShape(
         "orders",
         16,

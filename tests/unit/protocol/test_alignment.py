@@ -159,7 +159,7 @@ class TestAligned:
         )
 
     def test_any_number_of_channels_is_aligned(self) -> None:
-        # 000: a bit set of 128 inputs.
+        # A bit set of 128 inputs would not do.
         channels = [ChannelId(number) for number in range(1_000)]
         state, taken = run(Idle(Inputs(frozenset(channels))), *(BarrierReached(each, PLAIN) for each in channels))
         assert state == Idle(Inputs(frozenset(channels)), ONE)
@@ -457,7 +457,7 @@ class TestRestoring:
         "event", [CheckpointTriggered(PLAIN), BarrierAnnounced(A, PLAIN), BarrierReached(A, FORCED)], ids=str
     )
     def test_a_subtask_whose_state_is_not_back_declines_and_that_is_not_counted(self, event: Event) -> None:
-        # 004: a subtask that is not ready yet is an uncounted decline.
+        # A subtask that is not ready yet is an uncounted decline.
         after, actions = step(Restoring(PAIR), event)
         assert (after, actions) == (Restoring(PAIR, ONE), (Decline(ONE, DeclineReason.SUBTASK_NOT_READY),))
         assert not DeclineReason.SUBTASK_NOT_READY.is_counted
@@ -474,7 +474,7 @@ class TestRestoring:
         assert step(Idle(PAIR, ONE), BarrierReached(A, PLAIN)) == (Idle(PAIR, ONE), ())
 
     def test_it_takes_part_in_the_next_one_while_recovered_records_still_wait(self) -> None:
-        # 004: checkpoints go on during recovery; recovered records are channel state like any others.
+        # Checkpoints go on during recovery; recovered records are channel state like any others.
         state, _ = step(Restoring(PAIR, ONE), SubtaskRestored())
         newer = replace(FORCED, checkpoint=TWO)
         assert step(state, CheckpointTriggered(newer)) == (
@@ -484,7 +484,7 @@ class TestRestoring:
 
 
 class TestDefectsOfTheUnalignedMachine:
-    """000: what went wrong there, one sentence each. The rest is in the classes above."""
+    """Known defects of unaligned snapshots, one sentence each. The rest is in the classes above."""
 
     def test_captured_records_are_taken_and_the_list_does_not_stay_empty(self) -> None:
         _, actions = step(Aligning(PAIR, TIMED, blocked=some(A)), AlignmentTimedOut(ONE))
@@ -542,7 +542,7 @@ class TestDefectsOfTheUnalignedMachine:
 
 
 class TestDefectsOfTheAligner:
-    """001: what went wrong there."""
+    """Known defects of aligners at a fan-in."""
 
     def test_mismatched_ids_are_not_counted_together(self) -> None:
         state, _ = run(Idle(INPUTS), BarrierReached(A, barrier(ONE)), BarrierReached(B, barrier(TWO)))
@@ -565,7 +565,7 @@ class TestDefectsOfTheAligner:
 
 
 class TestDefectsOfTheInjector:
-    """002: what went wrong there."""
+    """Known defects of barriers and their injection."""
 
     def test_every_source_that_hears_the_trigger_takes_part_and_none_takes_it_away(self) -> None:
         one, other = Idle(SOURCE), Idle(SOURCE)

@@ -120,7 +120,7 @@ class TestAligned:
         ]
 
     def test_records_behind_a_barrier_are_drained_in_order_and_not_dropped(self) -> None:
-        # 000 and 001: buffered records were cleared, or sorted by timestamp.
+        # Defects elsewhere: buffered records were cleared, or sorted by timestamp.
         seen = Seen()
         bench = Bench(join(seen)).started()
         bench.barrier(LEFT, barrier(1))
@@ -251,7 +251,7 @@ class TestUnaligned:
         assert in_state(bench, report) == [0, 1]
 
     def test_an_unaligned_barrier_passes_a_blocked_channel(self) -> None:
-        # 004: a priority barrier must pass a blocked channel.
+        # A barrier that overtakes must pass a blocked channel.
         bench = Bench(join(Seen())).started()
         bench.barrier(LEFT, barrier(1))
         bench.batch(LEFT, 1)
@@ -709,7 +709,7 @@ class TestSinks:
 
 class TestSources:
     def test_positions_are_those_of_the_cut_and_not_of_the_acknowledgement(self) -> None:
-        # 001: source offsets were always empty.
+        # A defect elsewhere: source offsets were always empty.
         bench = Bench(read(Numbers({"a": [], "b": list(range(10))}))).started()
         bench.work(1)
         bench.trigger(barrier(1))
@@ -746,7 +746,7 @@ class TestSources:
         assert bench.worker.can_work
 
     def test_the_trigger_of_a_checkpoint_is_heard_by_every_source_of_a_worker(self) -> None:
-        # 002: one handle of several claimed the barrier, and the others never saw it.
+        # A defect elsewhere: one handle of several claimed the barrier, and the others never saw it.
         bench = Bench(join(Seen()), worker=0).started()
         bench.trigger(barrier(1))
         assert {str(frame.report.subtask) for frame in bench.acknowledged()} == {"left[0]", "right[0]"}
@@ -807,7 +807,7 @@ class TestRestoring:
         assert seen.watermarks == [55], "60 came back with the records of the left, so 55 is the slowest now"
 
     def test_a_checkpoint_during_recovery_holds_each_unconsumed_record_once(self) -> None:
-        # I10, and 004: a recovered buffer was persisted at the start of the checkpoint and again on poll.
+        # I10: a recovered buffer must not be persisted at the start of the checkpoint and again when it is read.
         manifest, store = self.interrupted()
         bench = Bench(join(Seen()), store=store, manifest=manifest, slice_rows_max=1).started()
         bench.work(1)
@@ -853,7 +853,7 @@ class TestRestoring:
         assert seen.calls[:4] == [1_024, 1_000, 1_000, 1_000]
 
     def test_an_aligned_checkpoint_during_recovery_waits_for_the_recovered_records(self) -> None:
-        # 004: the end of a restore is when recovered records are consumed, not when they are read.
+        # The end of a restore is when recovered records are consumed, not when they are read.
         manifest, store = self.interrupted()
         bench = Bench(join(Seen()), store=store, manifest=manifest).started()
         for sender in (LEFT, RIGHT):
@@ -864,7 +864,7 @@ class TestRestoring:
         assert (sorted(in_state(bench, report)), report.channels) == ([1, 2, 3, 4, 9], ())
 
     def test_each_input_goes_over_to_live_records_on_its_own(self) -> None:
-        # 004: waiting for all of them deadlocks an operator that reads selectively.
+        # Waiting for all of them deadlocks an operator that reads selectively.
         manifest, store = self.interrupted()
         seen = Seen()
         bench = Bench(join(seen), store=store, manifest=manifest, slice_rows_max=1).started()

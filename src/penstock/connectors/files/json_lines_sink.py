@@ -16,6 +16,12 @@ class JsonLinesSink(FileSink):
 
     Times are written in ISO 8601, binary in base64, decimals as text; NaN and infinity become null, because JSON has no
     words for them. Output appears with each checkpoint. See `FileSink` for the trap.
+
+    Example:
+
+        orders.sink(JsonLinesSink("totals"))
+        run(pipeline)
+        assert sum(len(file.read_text().splitlines()) for file in Path("totals").glob("*.jsonl")) == 3
     """
 
     suffix = "jsonl"

@@ -33,6 +33,14 @@ def read_latest(
         read_latest("/data/totals", key="customer", by="version")
 
     The same in Spark: `SELECT customer, max_by(total, version) AS total FROM parquet.`/data/totals` GROUP BY customer`.
+
+    Example:
+
+        totals = orders.key_by("customer").aggregate(total=("sum", "amount"), sequence="version")
+        totals.sink(ParquetSink("totals", upsert="customer", by="version"))
+        run(pipeline)
+        newest = read_latest("totals", key="customer", by="version")
+        assert sorted(newest["total"].to_pylist()) == [20, 40]
     """
     import pyarrow.dataset
 

@@ -23,7 +23,7 @@ UTF8 = "utf-8"
 
 @dataclass(frozen=True, slots=True)
 class FormatOptions:
-    """How the bytes of a file become records. The defaults are Penstock's: see docs/FILES.md."""
+    """How the bytes of a file become records. The defaults are Penstock's: see docs/connectors/files.md."""
 
     sep: str = ","
     quote: str = '"'

@@ -22,6 +22,12 @@ class ParquetSink(FileSink):
         spark.read.parquet("/data/totals")
 
     Output appears with each checkpoint: its interval is the delay of what is read. See `FileSink` for the trap.
+
+    Example:
+
+        orders.sink(ParquetSink("totals"))
+        run(pipeline)
+        assert pq.read_table("totals").num_rows == 3
     """
 
     suffix = "parquet"

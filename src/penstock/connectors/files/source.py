@@ -58,7 +58,8 @@ class FileSource(Source):
     takes up files as they appear. Without a `schema` (of Arrow, or a DDL string), Parquet files have their
     own, and that of text files is taken from the first megabyte of each: declare it if they may differ.
 
-    Options of a format have the names that Spark's reader gives them, as arguments or in `options`: see docs/FILES.md.
+    Options of a format have the names that Spark's reader gives them, as arguments or in `options`: see
+    docs/connectors/files.md.
     Files of lines may be compressed: the end of the name says how (.gz, .bz2, .zst, .lz4, .xz).
 
     `on_error` says what becomes of a line, a row or a file that cannot be read: `"fail"` ends the pipeline, `"skip"`
@@ -76,6 +77,15 @@ class FileSource(Source):
     directory. Say `moved_from="/old/directory"`, from then on, if the same files lie elsewhere now.
 
     The trap: a watched source keeps a position for every file it has ever read.
+
+    Example:
+
+        Path("orders").mkdir()
+        pq.write_table(pa.table({"n": [1, 2]}), "orders/first.parquet")
+        pipeline = Pipeline("files")
+        pipeline.source(FileSource("orders")).sink(output)
+        run(pipeline)
+        assert output.rows() == [{"n": 1}, {"n": 2}]
     """
 
     in_order = True

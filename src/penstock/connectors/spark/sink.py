@@ -54,6 +54,32 @@ class SparkSink(Sink):
     checkpoint that failed, and some of them are published with the next one; clean up by age what was written and
     never committed. `streamWriter` is called in every worker and in the driver. In `write`, the partition of
     `TaskContext.get()` is the subtask, and its attempt another one in each call.
+
+    Example:
+
+        from dataclasses import dataclass
+        from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
+
+        published = {}
+
+        @dataclass
+        class Written(WriterCommitMessage):
+            amounts: list
+
+        class Orders(DataSource):
+            def streamWriter(self, schema, overwrite):
+                return OrdersWriter()
+
+        class OrdersWriter(DataSourceStreamWriter):
+            def write(self, iterator):
+                return Written([row.amount for row in iterator])
+
+            def commit(self, messages, batchId):
+                published[batchId] = [amount for message in messages for amount in message.amounts]
+
+        orders.sink(SparkSink(Orders, messages=[Written]))
+        run(pipeline)
+        assert sum(published.values(), []) == [10, 20, 30]
     """
 
     def __init__(

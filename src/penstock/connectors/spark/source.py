@@ -57,6 +57,26 @@ class SparkSource(Source):
     whenever they are read; Spark itself does not need the order. A change is noticed where a failure has made a
     difference, and is an error. In batch mode the schema and the partitions are asked for here, in the driver; a
     stream reader is made in the worker, where its methods are called from a thread of its own.
+
+    Example:
+
+        from pyspark.sql.datasource import DataSource, DataSourceReader
+
+        class Numbers(DataSource):
+            def schema(self):
+                return "n bigint"
+
+            def reader(self, schema):
+                return NumbersReader()
+
+        class NumbersReader(DataSourceReader):
+            def read(self, partition):
+                return iter([(1,), (2,)])
+
+        pipeline = Pipeline("numbers")
+        pipeline.source(SparkSource(Numbers, mode="batch")).sink(output)
+        run(pipeline)
+        assert output.rows() == [{"n": 1}, {"n": 2}]
     """
 
     def __init__(

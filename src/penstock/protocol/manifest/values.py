@@ -230,6 +230,10 @@ class Manifest:
     shape: PipelineShape
     reports: tuple[SubtaskReport, ...] = ()
     triggered_at_ms: int = 0
+    """Milliseconds since 1970 by the wall clock of the driver, in a manifest that is written; 0 if unknown.
+
+    The trap: the pure coordinator makes it with the monotonic time that it was told, and the driver converts it.
+    """
     completed_at_ms: int = 0
     is_savepoint: bool = False
     is_final: bool = False
