@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import CollectSink
-from penstock.testing import Schedule, run
+from penstock.testing import CollectSink, Schedule, run
 from tests.fixtures.orders import OUTPUTS, collected, expected, pipeline, rows_of, sorted_rows, write_input
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"

@@ -18,6 +18,7 @@ import pyarrow as pa
 from penstock.columnar.time_zones import TimeZones
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
 from penstock.errors import PipelineError
+from penstock.model.units import Duration, duration_s
 
 
 class Aborted(Exception):
@@ -44,10 +45,10 @@ CHECKPOINT: Final = _Mark.CHECKPOINT
 
 
 class PAUSE:
-    """Waits for some milliseconds."""
+    """Waits for some time: `PAUSE("40 ms")`."""
 
-    def __init__(self, ms: int) -> None:
-        self.ms = ms
+    def __init__(self, duration: Duration) -> None:
+        self.seconds = duration_s("PAUSE", duration)
 
 
 Item: TypeAlias = "pa.RecordBatch | dict[str, Any] | ABORT | PAUSE | _Mark"
@@ -156,7 +157,7 @@ class _ListReader(SplitReader):
         if self._at > position:
             return True
         if isinstance(mark, PAUSE):
-            return time.monotonic() - self._since >= mark.ms / 1000
+            return time.monotonic() - self._since >= mark.seconds
         return self._snapshots >= 2
 
     def offset(self) -> bytes:

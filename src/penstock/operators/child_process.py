@@ -1,4 +1,4 @@
-"""A child process that runs a function for `map_async(…, in_="processes")`.
+"""A child process that runs a function for `map_async(…, executor="processes")`.
 
 The parent's thread sends a batch and waits for the answer. The child is killed when the operator closes, so that a
 function that is stuck ends with it. Code travels as the pipeline's own closure does; nothing of this is stored.

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from penstock.errors import PipelineError
 from penstock.operators.contract import OperatorContext
 
 EXPIRY = "penstock.expires_at_ms"
@@ -74,8 +73,6 @@ class _Sweep:
 
 class _Expiring(ABC):
     def __init__(self, state: Any, ttl_ms: int, context: OperatorContext) -> None:
-        if ttl_ms <= 0:
-            raise PipelineError(f"the time to live of state '{state.name}' is {ttl_ms} ms: it must be at least 1")
         self._state = state
         self._ttl_ms = ttl_ms
         self._now_ms = context.now_ms

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock import CollectSink, ListSource, Pipeline
+from penstock import Pipeline
 from penstock.errors import OptionError
 from penstock.spark.settings import Settings
+from penstock.testing import CollectSink, ListSource
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_a_value_that_cannot_work_is_told_by_the_name_that_the_user_wrote(name: 
         Settings.of({name: value})
 
 
-@pytest.mark.parametrize("name", ["checkpoint_interval", "checkpoint_timeout", "retained_checkpoints", "channel_bytes"])
+@pytest.mark.parametrize("name", ["checkpoint_interval", "checkpoint_timeout", "retained_checkpoints", "channel_size"])
 def test_nothing_is_no_value_where_something_is_needed(name: str) -> None:
     with pytest.raises(OptionError, match=f"^{name} is 0: it must be"):
         Settings.of({name: 0})

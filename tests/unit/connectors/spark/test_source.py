@@ -17,7 +17,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from penstock import (
     END_OF_SPLIT,
-    CollectSink,
     DataError,
     Pipeline,
     PipelineError,
@@ -28,7 +27,7 @@ from penstock import (
 )
 from penstock.connectors.spark.reads import Position
 from penstock.operators.pickling import dumps, loads
-from penstock.testing import run
+from penstock.testing import CollectSink, run
 from penstock.worker.settings import WorkerSettings
 from tests.unit.connectors.spark.data_sources import (
     Numbers,
