@@ -93,7 +93,7 @@ class Settings:
     alignment_timeout: Duration = "500 ms"
     checkpoint_timeout: Duration = "10 min"
     """A checkpoint that is not complete after this is given up."""
-    minimum_pause: Duration = 0
+    minimum_pause: Duration = "0 s"
     tolerable_failures: int = 3
     """Maximum number of checkpoints that may fail in a row; one more restarts the pipeline."""
     retained_checkpoints: int = 3

@@ -65,8 +65,8 @@ def windowed(stream: Stream, **window: Any) -> Stream:
     ("window", "windows"),
     [
         ({}, Windows(10, 10)),
-        ({"size": "20 ms", "offset": 3}, Windows(20, 20, 3)),
-        ({"size": datetime.timedelta(milliseconds=30), "every": "20 ms", "offset": 15}, Windows(30, 20, 15)),
+        ({"size": "20 ms", "offset": "3 ms"}, Windows(20, 20, 3)),
+        ({"size": datetime.timedelta(milliseconds=30), "every": "20 ms", "offset": "15 ms"}, Windows(30, 20, 15)),
     ],
 )
 def test_every_window_is_emitted_once_whatever_fails(window: dict[str, Any], windows: Windows) -> None:
@@ -141,7 +141,9 @@ def test_late_records_are_left_out_and_counted() -> None:
 
 
 def test_late_records_are_an_error_if_they_are_to_be() -> None:
-    with pytest.raises(DataError, match=r"operator 'windows': the windows of 1 rows had been emitted.*max_delay"):
+    with pytest.raises(
+        DataError, match=r"operator 'windows': the windows of 1 rows had been emitted.*delay in with_watermark"
+    ):
         run_of(lambda stream: windowed(stream, late="error"), ListSource(LATE, batch_rows=1), restarts=0)
 
 
