@@ -21,6 +21,7 @@ from tests.mutants.catalogue import (
     recovery,
     sinks,
     snapshots,
+    surface,
     takeovers,
     windows,
 )
@@ -42,4 +43,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *liveness.MUTANTS,
     *columns.MUTANTS,
     *names.MUTANTS,
+    *surface.MUTANTS,
 )
