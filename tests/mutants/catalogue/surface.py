@@ -1,4 +1,4 @@
-"""Defects of the surface: durations and sizes that mean something else, columns in silence, state that is read twice."""
+"""Defects of the surface: durations and sizes of another meaning, columns lost in silence, state that is read twice."""
 
 from __future__ import annotations
 

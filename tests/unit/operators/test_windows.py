@@ -141,9 +141,7 @@ def test_late_records_are_left_out_and_counted() -> None:
 
 
 def test_late_records_are_an_error_if_they_are_to_be() -> None:
-    with pytest.raises(
-        DataError, match=r"operator 'windows': the windows of 1 rows had been emitted.*delay in with_w"
-    ):
+    with pytest.raises(DataError, match=r"operator 'windows': the windows of 1 rows had been emitted.*delay in with_w"):
         run_of(lambda stream: windowed(stream, late="error"), ListSource(LATE, batch_rows=1), restarts=0)
 
 

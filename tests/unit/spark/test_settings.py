@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from penstock import Pipeline
+from penstock.driver.settings import SupervisorSettings
 from penstock.errors import OptionError
 from penstock.spark.settings import Settings
 from penstock.testing import CollectSink, ListSource
+from penstock.worker.settings import WorkerSettings
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,20 @@ def test_a_time_on_a_channel_that_cannot_be_is_an_error_before_anything_starts(c
 @pytest.mark.parametrize("interval", [5, 5.0, "5 s", "5s", "5000 ms", timedelta(seconds=5)])
 def test_a_time_is_written_as_everywhere_else(interval: Any) -> None:
     assert Settings(checkpoint_interval=interval).supervisor().policy.interval_ms == 5_000
+
+
+def test_the_parts_have_the_defaults_that_the_user_is_told() -> None:
+    assert Settings().supervisor() == SupervisorSettings()
+    assert Settings().worker() == WorkerSettings()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "number"), [("inflight_size_max", "2 MiB", 2**21), ("recovery_size_max", "1 MB", 10**6)]
+)
+def test_a_size_is_written_as_everywhere_else(name: str, text: str, number: int) -> None:
+    assert Settings.of({name: text}).worker() == Settings.of({name: number}).worker() != Settings().worker()
+    with pytest.raises(OptionError, match=f"^{name} is '2g': it must be a number of bytes, or a text such as '64 KiB'"):
+        Settings.of({name: "2g"})
 
 
 NAMES = [field.name for field in dataclasses.fields(Settings)]
