@@ -187,7 +187,7 @@ def _full_disk(descriptor: int) -> None:
 
 
 def test_bad_arguments(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="roll_bytes is 0"):
+    with pytest.raises(PipelineError, match="roll_size is 0"):
         ParquetSink(tmp_path, roll_size=0)
     with pytest.raises(PipelineError, match=r"neither by pyarrow.fs nor by fsspec"):
         ParquetSink("nonsense://somewhere")
