@@ -12,10 +12,11 @@ import time
 from typing import Any, cast
 
 from benchmarks.state_snapshot import EachInTurn
-from penstock import CollectSink, GeneratorSource, Pipeline
+from penstock import GeneratorSource, Pipeline
 from penstock.exchange.input_channel import InputChannel
 from penstock.exchange.items import BatchItem
 from penstock.graph.physical import plan
+from penstock.testing import CollectSink
 from penstock.worker.subtask import Subtask
 
 

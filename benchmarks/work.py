@@ -109,7 +109,7 @@ def pipeline(kind: str, rows: int, splits: int, notes: str) -> tuple[Pipeline, C
         stream = stream.key_by("k").aggregate(total=("sum", "v"), rows="count", name="sum")
     elif kind == "window":
         sink = Checked(functools.partial(Sums, "total", "rows"))
-        timed = stream.with_event_time("n", max_delay=0, name="time").key_by("k")
+        timed = stream.with_watermark("n", 0, name="time").key_by("k")
         stream = timed.window("1 s").aggregate(total=("sum", "v"), rows="count", name="window")
     else:
         sink = Checked(functools.partial(Sums, "v"))

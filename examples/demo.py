@@ -23,11 +23,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from penstock import GeneratorSource, KeyedFunction, ParquetSink, Pipeline
-from penstock.ids import CheckpointId
-from penstock.spark.job import Job
-from penstock.storage import open_store
-from penstock.storage.copies import read_manifest
+from penstock import GeneratorSource, Job, KeyedFunction, ParquetSink, Pipeline
+from penstock import checkpoints as penstock_checkpoints
 
 CUSTOMERS = 200
 
@@ -120,10 +117,10 @@ def await_that(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
-def rows_read(checkpoints: Path, savepoint: CheckpointId) -> int:
+def rows_read(checkpoints: Path, savepoint: int) -> int:
     """How many orders the sources had read at the savepoint, by their own account."""
-    manifest = read_manifest(open_store(checkpoints), savepoint)
-    return sum(json.loads(split.offset)["position"] for report in manifest.reports for split in report.splits)
+    positions = penstock_checkpoints.open(checkpoints).read(savepoint).positions()
+    return sum(json.loads(offset)["position"] for offset in positions["offset"].to_pylist())
 
 
 def verify(spark: SparkSession, output: Path, read: int) -> bool:
@@ -176,9 +173,9 @@ def run(spark: SparkSession, root: Path, seconds: float) -> int:
         spark,
         checkpoints=str(root / "checkpoints"),
         parallelism=2,
-        checkpoint_interval=1.0,
-        alignment_timeout=0.2,
-        channel_bytes=512 * 1024,
+        checkpoint_interval="1 s",
+        alignment_timeout="200 ms",
+        channel_size="512 KiB",
     )
     watch(job, seconds / 3, started)
     kill_a_worker(job, 0)

@@ -35,7 +35,7 @@ def by_minute(rows: int | None = None, rows_per_second: float | None = VIEWS_PER
     pipeline = Pipeline("page views")
     (
         pipeline.source(GeneratorSource(views, rows=rows, rows_per_second=rows_per_second), name="views")
-        .with_event_time("at", max_delay="20 s", name="times")
+        .with_watermark("at", "20 s", name="times")
         .key_by("page")
         .window("5 min", every="1 min")
         .count("views", name="by minute")

@@ -48,7 +48,7 @@ def jumps(rows: int | None = None, rows_per_second: float | None = 500) -> Pipel
     (
         pipeline.source(GeneratorSource(readings, rows=rows, rows_per_second=rows_per_second), name="readings")
         .key_by("sensor")
-        .process(Jumps(), as_="rows", schema="sensor bigint, value double, mean double", name="jumps")
+        .process(Jumps(), format="rows", schema="sensor bigint, value double, mean double", name="jumps")
         .sink(ConsoleSink(), name="console")
     )
     return pipeline

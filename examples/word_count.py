@@ -13,7 +13,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from penstock import JsonLinesSink, ListSource, Pipeline
+from penstock import JsonLinesSink, Pipeline
+from penstock.testing import ListSource
 
 LINES = """
 a penstock is the gated pipe of a dam
@@ -32,7 +33,7 @@ def pipeline() -> Pipeline:
     counting = Pipeline("word count")
     (
         counting.source(ListSource([{"line": line} for line in LINES]), name="lines")
-        .flat_map(words, as_="rows", schema="word string", name="words")
+        .flat_map(words, format="rows", schema="word string", name="words")
         .key_by("word")
         .count("count", name="counts")
         .sink(JsonLinesSink(os.environ.get("WORD_COUNT_OUTPUT", "out/word_count")), name="output")

@@ -17,22 +17,19 @@ To test a pipeline without Spark, see `penstock.testing`.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.api.connected import ConnectedStreams
 from penstock.api.keyed_stream import KeyedStream
 from penstock.api.stream import Stream
 from penstock.api.windowed_stream import WindowedStream
 from penstock.connectors.callable import CallableSink
-from penstock.connectors.collect import CollectSink
 from penstock.connectors.console import ConsoleSink
 from penstock.connectors.files import FileSource
 from penstock.connectors.files.json_lines_sink import JsonLinesSink
 from penstock.connectors.files.latest import read_latest
 from penstock.connectors.files.parquet_sink import ParquetSink
 from penstock.connectors.generator import GeneratorSource
-from penstock.connectors.memory import ABORT, CHECKPOINT, PAUSE, ListSource
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter, nothing_prepared
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
 from penstock.connectors.spark.sink import SparkSink
@@ -53,8 +50,10 @@ from penstock.errors import (
     StorageError,
     UserCodeError,
 )
+from penstock.model.units import Duration, Size
 from penstock.operators.batch_function import BatchFunction
 from penstock.operators.functions import KeyedContext, KeyedFunction, TwoInputContext, TwoInputFunction
+from penstock.operators.handles import ListState, MapState, ValueState
 from penstock.operators.spark_processor import (
     ExpiredTimerInfo,
     Row,
@@ -63,6 +62,7 @@ from penstock.operators.spark_processor import (
     TimerValues,
 )
 from penstock.pipeline import Pipeline
+from penstock.version import __version__
 
 __all__ = [
     # describing a pipeline
@@ -74,12 +74,18 @@ __all__ = [
     # running it
     "Job",
     "Status",
+    "Settings",
+    "Duration",
+    "Size",
     # functions with state
     "KeyedFunction",
     "BatchFunction",
     "KeyedContext",
     "TwoInputFunction",
     "TwoInputContext",
+    "ValueState",
+    "ListState",
+    "MapState",
     "StatefulProcessor",
     "StatefulProcessorHandle",
     "TimerValues",
@@ -89,16 +95,11 @@ __all__ = [
     "FileSource",
     "GeneratorSource",
     "SparkSource",
-    "ListSource",
-    "ABORT",
-    "CHECKPOINT",
-    "PAUSE",
     # sinks
     "ParquetSink",
     "JsonLinesSink",
     "SparkSink",
     "ConsoleSink",
-    "CollectSink",
     "CallableSink",
     # writing your own
     "Source",
@@ -132,20 +133,15 @@ __all__ = [
 
 if TYPE_CHECKING:
     from penstock.spark.job import Job, Status
-
-try:
-    __version__ = importlib.metadata.version("penstock")
-except importlib.metadata.PackageNotFoundError:
-    # A source tree on the path, without an installation: the directory of a checkout, or an archive of one.
-    __version__ = "0+unknown"
+    from penstock.spark.settings import Settings
 
 # Only those who start a pipeline on Spark pay for importing what runs it.
-_LATE = ("Job", "Status")
+_LATE = {"Job": "penstock.spark.job", "Status": "penstock.spark.job", "Settings": "penstock.spark.settings"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _LATE:
-        return getattr(importlib.import_module("penstock.spark.job"), name)
+        return getattr(importlib.import_module(_LATE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 from penstock.api.builder import Builder
+from penstock.graph.explanation import explained
+from penstock.graph.physical import plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,12 +22,13 @@ class Pipeline(Builder):
     def start(self, spark: SparkSession, checkpoints: str | os.PathLike[str], **options: Unpack[StartOptions]) -> Job:
         """Start on Spark, or resume from what the directory or URL `checkpoints` holds.
 
-            job = pipeline.start(spark, "/data/checkpoints/totals", parallelism=4, checkpoint_interval=1.0)
+            job = pipeline.start(spark, "/data/checkpoints/totals", parallelism=4, checkpoint_interval="1 s")
 
         `parallelism` is for operators that name none (default: the slots of the session, at most `workers`), `workers`
         the number of Spark tasks (default: the largest parallelism), `restore` the checkpoint to start from: an id in
         `checkpoints`, or the path of a savepoint. `storage_options` are for URLs. The others are described at
-        `penstock.spark.settings.Settings`, with their defaults.
+        `penstock.Settings`, with their defaults. Durations are texts such as "500 ms", a `timedelta` or seconds;
+        sizes are texts such as "256 MiB", or bytes.
 
         Example on Spark:
 
@@ -38,3 +41,29 @@ class Pipeline(Builder):
         from penstock.spark import launch
 
         return launch.start(self.graph(), spark, checkpoints, **options)
+
+    @overload
+    def explain(self, *, parallelism: int | None = ..., to_string: Literal[False] = ...) -> None: ...
+
+    @overload
+    def explain(self, *, parallelism: int | None = ..., to_string: Literal[True]) -> str: ...
+
+    @overload
+    def explain(self, *, parallelism: int | None = ..., to_string: bool) -> str | None: ...
+
+    def explain(self, *, parallelism: int | None = None, to_string: bool = False) -> str | None:
+        """Print the plan, or return it as a text: chains, exchanges with their keys, state, and names.
+
+        An exchange that barriers can overtake on does not hold up an unaligned checkpoint. Nothing is started.
+        `parallelism` is for operators that name none, as in `start`; without it, theirs is left open.
+
+        >>> orders.key_by("user").sum("amount", name="totals").sink(ConsoleSink(), name="out").explain(parallelism=2)
+        Pipeline 'orders': 2 chains, 1 exchange
+          default parallelism: 2; workers: 2; key groups: 128
+        ...
+        """
+        text = explained(plan(self._described(), parallelism or 1), parallelism)
+        if to_string:
+            return text
+        print(text)
+        return None

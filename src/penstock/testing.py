@@ -1,6 +1,6 @@
 """Running a pipeline in this process, for tests: no Spark, no threads, milliseconds.
 
-    from penstock.testing import run
+    from penstock.testing import CollectSink, ListSource, run
 
     def test_totals():
         output = CollectSink()
@@ -26,8 +26,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from penstock.api.stream import Stream
+from penstock.connectors.collect import CollectSink
+from penstock.connectors.memory import ABORT, CHECKPOINT, PAUSE, ListSource
 from penstock.connectors.sink import Committer
 from penstock.driver.phases import Phase
 from penstock.driver.settings import SupervisorSettings
@@ -39,6 +42,7 @@ from penstock.graph.physical import PhysicalPlan, plan
 from penstock.ids import COORDINATOR, CheckpointId, Generation, OperatorName, WorkerId
 from penstock.mailbox.frames import FailedFrame, Frame
 from penstock.mailbox.threads import outcome_of
+from penstock.model.units import Duration, duration_s
 from penstock.pipeline import Pipeline
 from penstock.protocol.coordinator.events import RequestResult
 from penstock.protocol.coordinator.state import Policy, RequestKind
@@ -50,7 +54,19 @@ from penstock.storage.port import Store
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
 
-__all__ = ["Result", "Schedule", "run"]
+__all__ = [
+    # running
+    "run",
+    "collect",
+    "Result",
+    "Schedule",
+    # input and output in memory
+    "ListSource",
+    "ABORT",
+    "CHECKPOINT",
+    "PAUSE",
+    "CollectSink",
+]
 
 T = TypeVar("T")
 
@@ -148,18 +164,18 @@ def run(
     restarts: int = 3,
     crash_after_checkpoints: int | Iterable[int] = (),
     until: Callable[[], bool] | None = None,
-    seconds: float = 60.0,
+    timeout: Duration = "1 min",
     worker_settings: WorkerSettings | None = None,
     schedule: Schedule | None = None,
     time_zone: str = "UTC",
 ) -> Result:
     """Run a pipeline to its end, and raise its error if it does not come there.
 
-    `crash_after_checkpoints` kills all workers, as if with `kill -9`, when so many checkpoints are complete: one
+    `crash_after_checkpoints` kills all workers, as if with `kill -9`, when this many checkpoints are complete: one
     number, or several. A failure is followed by a restart from the newest checkpoint, `restarts` times; planned
     crashes do not count. `until` stops an unbounded pipeline with a savepoint as soon as it returns True. `store`
     keeps the checkpoints, in memory unless told otherwise; with that of an earlier run, this one resumes it.
-    `seconds` are always real ones. `schedule` makes a run that can be repeated. `time_zone` stands for the session's
+    `timeout` is always in real time. `schedule` makes a run that can be repeated. `time_zone` stands for the session's
     zone, in which processors of PySpark see times.
 
     To see a driver die, raise a `BaseException` of your own in `until`, and call `run` again with the same `store`.
@@ -178,7 +194,7 @@ def run(
         plan(graph, parallelism, workers),
         SupervisorSettings(
             policy=policy or Policy(interval_ms=10, backoff_ms=5, alignment_timeout_ms=100),
-            restart=RestartPolicy(failures_max=restarts + len(crashes), delay_ms=1, delay_ms_max=50),
+            restart=RestartPolicy(restarts + len(crashes), delay_ms=1, delay_ms_max=50, repeats_max=None),
             silence_ms_max=_NEVER_SILENT_MS,
         ),
         replace(worker_settings or WorkerSettings(driver_silence_ms_max=_NEVER_SILENT_MS), time_zone=time_zone),
@@ -186,7 +202,28 @@ def run(
         sorted(crashes),
         schedule or _AsItComes(),
     )
-    return local.run(until, seconds)
+    return local.run(until, duration_s("timeout", timeout))
+
+
+def collect(
+    stream: Stream, *, by: str | None = None, parallelism: int = 1, timeout: Duration = "1 min"
+) -> list[dict[str, Any]]:
+    """Run what a stream of a bounded pipeline stands on, and return its records, sorted by the column `by` if given.
+
+    >>> from penstock import Pipeline
+    >>> numbers = Pipeline("numbers").source(ListSource([{"n": 1}, {"n": 2}]))
+    >>> collect(numbers.map(lambda row: {"n": 10 * row["n"]}, format="rows"))
+    [{'n': 10}, {'n': 20}]
+
+    Other sinks of the pipeline are left out, and the pipeline stays as it is. The trap: nothing is known about the
+    order of records of different keys, or from different subtasks.
+    """
+    output = CollectSink()
+    part = stream.pipeline._only(stream._ends)
+    Stream(part, stream._ends).sink(output, name="collected")
+    run(part.graph(), parallelism=parallelism, timeout=timeout)
+    rows = output.rows()
+    return rows if by is None else sorted(rows, key=lambda row: (row[by] is not None, row[by]))
 
 
 def _opened(store: Store | str | os.PathLike[str] | None) -> Store:

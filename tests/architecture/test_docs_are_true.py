@@ -21,6 +21,7 @@ import pytest
 
 from penstock import errors
 from penstock.mailbox import frames
+from penstock.model.units import duration_ms, size_bytes
 from penstock.protocol.barrier import BarrierFlag
 from penstock.protocol.coordinator.state import Policy
 from penstock.protocol.declines import DeclineReason
@@ -164,9 +165,17 @@ def wrong_settings(text: str) -> list[str]:
         said = row["default"].strip("`")
         if name not in fields:
             wrong.append(f"{row['setting']} does not exist")
-        elif value_of(said, name) != fields[name].default:
+        elif not is_default(said, name, fields[name].default):
             wrong.append(f"{row['setting']} is {fields[name].default!r} by default, and not {said}")
     return wrong
+
+
+def is_default(said: str, name: str, default: object) -> bool:
+    """Whether a document and the code say the same, be it in other units."""
+    if not isinstance(default, str) or said.startswith('"'):
+        return value_of(said, name) == default
+    parse = size_bytes if "size" in name else duration_ms
+    return parse(name, said) == parse(name, default)
 
 
 def value_of(said: str, name: str) -> object:

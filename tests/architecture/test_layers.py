@@ -1,7 +1,8 @@
 """Dependencies between the layers point down only.
 
-    cli | dashboard -> testing -> spark -> driver | worker -> exchange -> mailbox -> metrics -> api -> graph
-    -> operators -> state -> connectors | storage -> protocol -> model | columnar -> user_code -> errors -> ids
+    cli | dashboard -> testing -> pipeline | checkpoints -> spark -> driver | worker -> exchange -> mailbox -> metrics
+    -> api -> graph -> operators -> state -> connectors | storage -> protocol -> model | columnar -> user_code -> errors
+    -> ids | version
 
 A layer may import itself and every layer below it. The parts of one layer do not import each other. `testing` may
 import everything below `cli`. The package's own `__init__` only passes public names on: it may import whatever is
@@ -24,7 +25,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "penstock"
 FACADE = "__init__"
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"ids"}),
+    frozenset({"ids", "version"}),
     # Errors name operators, subtasks and checkpoints, so they may use the ids; ids never raise.
     frozenset({"errors"}),
     frozenset({"user_code"}),
@@ -41,7 +42,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     # The two processes of a pipeline: neither knows the other's code.
     frozenset({"driver", "worker"}),
     frozenset({"spark"}),
-    frozenset({"pipeline"}),
+    frozenset({"pipeline", "checkpoints"}),
     frozenset({FACADE}),
     frozenset({"testing"}),
     frozenset({"cli", "dashboard", "__main__"}),

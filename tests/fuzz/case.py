@@ -26,7 +26,7 @@ _TIMES = [
     'timestamp("ns")',
     'timestamp("us", "UTC")',
 ]
-_EXCHANGES = ["rebalance", "shuffle", "global_", "rescale", "forward"]
+_EXCHANGES = ["rebalance", "shuffle", "to_one", "rescale", "forward"]
 _MODES = ["ALIGNED", "UNALIGNED", "ALIGNED_WITH_TIMEOUT"]
 _BASE = ("lane", "seq", "life", "v")
 
@@ -282,14 +282,14 @@ class _Drawing:
                 del way["exchange"]
             else:
                 way["parallelism"] = self.declared(number)
-        elif way.get("exchange") != "global_" and self.chance(0.15):
+        elif way.get("exchange") != "to_one" and self.chance(0.15):
             way["parallelism"] = self.random.randint(1, min(4, self.max_parallelism))
         return way
 
     def declared(self, number: int) -> int | None:
         """The parallelism that a step was given."""
         step = self.steps[number]
-        return 1 if step.exchange == "global_" else step.parallelism
+        return 1 if step.exchange == "to_one" else step.parallelism
 
     def _as(self, number: int) -> str:
         types = self.shapes[number].columns.values()

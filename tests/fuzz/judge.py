@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from penstock import CollectSink
+from penstock.testing import CollectSink
 from tests.fuzz import models
 from tests.fuzz.case import Case
 from tests.fuzz.kinds import Plain, frozen, plain_rows
@@ -178,7 +178,7 @@ class Judge:
     def keeps_order(self, given: int, step: Step) -> bool:
         """Whether an edge without a key keeps the order of what goes over it."""
         upstream = self.case.steps[given]
-        if step.exchange in ("global_", "forward"):
+        if step.exchange in ("to_one", "forward"):
             return True
         if step.exchange is not None:
             return False
@@ -203,7 +203,7 @@ class Judge:
         return readers
 
     def declared(self, step: Step) -> int | None:
-        return 1 if step.exchange == "global_" else step.parallelism
+        return 1 if step.exchange == "to_one" else step.parallelism
 
     def is_rescaled(self, step: Step) -> bool:
         return self.declared(step) is None and len({life.parallelism for life in self.case.lives}) > 1

@@ -7,10 +7,10 @@ import logging
 from dataclasses import dataclass, field
 from unittest import mock
 
-from penstock import CollectSink, Pipeline
+from penstock import Pipeline
 from penstock.operators import async_map as async_operator
 from penstock.protocol.coordinator.state import Mode, Policy
-from penstock.testing import Schedule, run
+from penstock.testing import CollectSink, Schedule, run
 from penstock.worker.settings import WorkerSettings
 from tests.fuzz.case import Case, Life, draw
 from tests.fuzz.judge import Judge

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock import CallableSink, CollectSink, ListSource, Pipeline
+from penstock import CallableSink, Pipeline
+from penstock.testing import CollectSink, ListSource
 from tests.fuzz import functions
 from tests.fuzz.kinds import plain_type
 from tests.fuzz.world import FuzzSink, FuzzSource, see
@@ -152,9 +153,9 @@ def _built(
         source = pipeline.source(FuzzSource(step.name, o["splits"]), **settings)
         if shape.timed_ms is None:
             return source
-        return source.with_event_time(
+        return source.with_watermark(
             "t",
-            max_delay=shape.timed_ms,
+            delay=shape.timed_ms,
             name=f"time of {step.name}" if is_named else None,
             parallelism=step.parallelism,
         )
@@ -169,19 +170,21 @@ def _built(
     schema, as_, name = shape.schema(), o.get("as_", "arrow"), step.name
     match step.kind:
         case "map":
-            return stream.map(functions.Add(name, o["number"], as_), as_=as_, schema=schema, **settings)
+            return stream.map(functions.Add(name, o["number"], as_), format=as_, schema=schema, **settings)
         case "lane":
             return stream.map(functions.Lane(name, o["suffix"]), **settings)
         case "filter":
             keep = functions.Keep(name, o["bits"], o["form"])
             if o["form"] == "field":
                 return stream.filter(keep.expression, **settings)
-            return stream.filter(keep, as_="rows" if o["form"] == "rows" else "arrow", **settings)
+            return stream.filter(keep, format="rows" if o["form"] == "rows" else "arrow", **settings)
         case "flat_map":
-            return stream.flat_map(functions.Copy(name, o["copies"], as_), as_=as_, schema=schema, **settings)
+            return stream.flat_map(functions.Copy(name, o["copies"], as_), format=as_, schema=schema, **settings)
         case "map_async":
             more = {key: o[key] for key in ("concurrency", "ordered", "batch_rows")}
-            return stream.map_async(functions.Add(name, o["number"], as_), as_=as_, schema=schema, **more, **settings)
+            return stream.map_async(
+                functions.Add(name, o["number"], as_), format=as_, schema=schema, **more, **settings
+            )
         case "select":
             return stream.select(*o["columns"], **settings)
         case "with_column":
@@ -192,14 +195,12 @@ def _built(
             return stream.reduce(functions.Summed(name), **settings)
         case "running":
             made = functions.RunningProcessor if o["is_processor"] else functions.Running
-            return stream.process(made(name, o["state"], as_), as_=as_, schema=schema, **settings)
+            return stream.process(made(name, o["state"], as_), format=as_, schema=schema, **settings)
         case "held":
             held = functions.Held(name, o["delay_ms"], o["way"], o["schema"], step.key[0])
             return stream.process(held, time_mode="processing", **settings)
         case "window":
-            return stream.window(o["size"], every=o["every"], offset=o["offset"], late="error").aggregate(
-                **settings, **o["outputs"]
-            )
+            return stream.window(**_durations(o), late="error").aggregate(**settings, **o["outputs"])
         case "join_lists":
             return stream.connect(inputs[1]).process(functions.JoinByLists(name), **settings)
         case "join_rows":
@@ -220,6 +221,10 @@ def _built(
 # --- as text ---
 
 
+def _durations(options: dict[str, Any]) -> dict[str, str]:
+    return {name: f"{options[name]} ms" for name in ("size", "every", "offset")}
+
+
 def text_of(steps: Sequence[Step], shapes: Sequence[Shape]) -> str:
     """The pipeline in the words of the API; functions are named by what they do."""
     return "\n".join(_line(number, step, steps, shapes[number]) for number, step in enumerate(steps))
@@ -235,13 +240,13 @@ def _line(number: int, step: Step, steps: Sequence[Step], shape: Shape) -> str:
         names[0] += f".{step.exchange}()"
     rest = f"name={step.name!r}" + (f", parallelism={step.parallelism}" if step.parallelism else "")
     if step.kind == "source":
-        timed = "" if shape.timed_ms is None else f".with_event_time('t', max_delay={shape.timed_ms})"
+        timed = "" if shape.timed_ms is None else f".with_watermark('t', delay={shape.timed_ms})"
         columns = ", ".join(f"{name}: {kind}" for name, kind in shape.columns.items())
         return f"s{number} = pipeline.source(FuzzSource(splits={o['splits']}), {rest}){timed}  # {columns}"
     if step.kind == "union":
         return f"s{number} = {names[0]}.union({', '.join(names[1:])})"
     shown = {key: value for key, value in o.items() if key not in ("schema", "as_")}
-    as_ = f", as_={o['as_']!r}" if "as_" in o else ""
+    as_ = f", format={o['as_']!r}" if "as_" in o else ""
     if step.kind in TWO_INPUTS:
         right = f"{names[1]}.broadcast()" if step.kind == "rules" else names[1]
         return f"s{number} = {names[0]}.connect({right}).process({step.kind}, {rest})"
@@ -249,7 +254,8 @@ def _line(number: int, step: Step, steps: Sequence[Step], shape: Shape) -> str:
         return f"{names[0]}.sink({step.kind}, {rest})"
     if step.kind in ("aggregate", "window"):
         outputs = ", ".join(f"{name}={wanted!r}" for name, wanted in o["outputs"].items())
-        window = f".window({o['size']}, every={o['every']}, offset={o['offset']})" if step.kind == "window" else ""
+        spans = ", ".join(f"{name}={span!r}" for name, span in _durations(o).items()) if step.kind == "window" else ""
+        window = f".window({spans})" if spans else ""
         return f"s{number} = {names[0]}{window}.aggregate({outputs}, {rest})"
     call = {"running": "process", "held": "process", "lane": "map"}.get(step.kind, step.kind)
     arguments = ", ".join(f"{key}={value!r}" for key, value in shown.items())

@@ -52,7 +52,7 @@ def test_seeds_draw_everything_that_there_is_to_draw() -> None:
     keys = Counter(text for case in cases for name, text in case.columns.items() if name.startswith("k"))
     assert set(keys) == {kind.text for kind in kinds.KEYS}
     exchanges = Counter(step.exchange for case in cases for step in case.steps)
-    assert set(exchanges) == {None, "rebalance", "shuffle", "global_", "rescale", "forward"}
+    assert set(exchanges) == {None, "rebalance", "shuffle", "to_one", "rescale", "forward"}
     forms = Counter(step.options["as_"] for case in cases for step in case.steps if "as_" in step.options)
     assert set(forms) == {"arrow", "rows", "pandas"}
     faults = Counter(fault.kind for case in cases for fault in case.faults)

@@ -55,7 +55,7 @@ def play(session: Callable[[], SparkSession], root: Path, mib: int, **settings: 
 
     # Nobody gets anything done here: everything that the sources can send is in flight.
     stuck = _start(
-        session(), root, rows, 2_000, channel_bytes=channel_bytes, channel_time=0, inflight_bytes_max=2 * mib * MIB
+        session(), root, rows, 2_000, channel_size=channel_bytes, channel_time=0, inflight_size_max=2 * mib * MIB
     )
     until(lambda: _done(stuck, mib * MIB), f"a checkpoint with {mib} MiB in flight", _PATIENCE_S)
     stuck.stop(timeout=_PATIENCE_S)

@@ -79,7 +79,7 @@ class Alarms(KeyedFunction):
         self.us = us
 
     def open(self, context: KeyedContext) -> None:
-        self.held = context.list("held", "at bigint, v bigint", ttl_ms=3_600_000)
+        self.held = context.list("held", "at bigint, v bigint", ttl="3_600_000 ms")
 
     def process(self, key: tuple[Any, ...], rows: pa.RecordBatch, context: KeyedContext) -> None:
         self.world.spend(self.us * rows.num_rows)

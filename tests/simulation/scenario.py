@@ -172,6 +172,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
             window_ms=1_000_000,
             delay_ms=1,
             delay_ms_max=20,
+            repeats_max=None,
         ),
         restore=RestoreOptions(FallBack.ALLOW_DUPLICATES if rotten and rng.random() < 0.5 else FallBack.SAFE),
         silence_ms_max=30,

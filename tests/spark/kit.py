@@ -28,7 +28,7 @@ def launch(topology: Topology, spark: SparkSession, root: Path, mode: str = "una
         "alignment_timeout": 0.02,
         "worker_silence": 3.0,
         "restart_delay": 0.05,
-        "channel_bytes": 2048,
+        "channel_size": 2048,
     }
     return start(topology.graph, spark, root / "checkpoints", **(defaults | options))  # type: ignore[arg-type]
 

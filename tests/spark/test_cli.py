@@ -18,13 +18,14 @@ PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
 
 MODULE = """
 import pyarrow as pa
-from penstock import GeneratorSource, JsonLinesSink, ListSource, Pipeline
+from penstock import GeneratorSource, JsonLinesSink, Pipeline
+from penstock.testing import ListSource
 import words_of_mine
 
 bounded = Pipeline("bounded")
 (
     bounded.source(ListSource([{"line": line} for line in ("a b a", "b a c")]))
-    .flat_map(words_of_mine.split, as_="rows", schema="word string")
+    .flat_map(words_of_mine.split, format="rows", schema="word string")
     .key_by("word")
     .count("count", name="counts")
     .sink(JsonLinesSink("words"))

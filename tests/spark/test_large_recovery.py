@@ -17,7 +17,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_checkpoint_completes_while_most_is_still_to_be_drained(spark: SparkSession, tmp_path: Path) -> None:
-    outcome = play(lambda: spark, tmp_path, 24, recovery_bytes_max=2 * MIB)
+    outcome = play(lambda: spark, tmp_path, 24, recovery_size_max=2 * MIB)
     assert outcome.verdict == FLAWLESS
     assert outcome.captured_bytes >= 24 * MIB
     assert 2 * outcome.left_bytes > outcome.captured_bytes

@@ -17,10 +17,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock import CHECKPOINT, CollectSink, ListSource, Pipeline
+from penstock import Pipeline
 from penstock.columnar.schema_guard import as_schema
 from penstock.spark.sessions import session_zone
-from penstock.testing import run
+from penstock.testing import CHECKPOINT, CollectSink, ListSource, run
 from penstock.worker.settings import WorkerSettings
 from tests.spark.processors import (
     COUNTED,
@@ -116,7 +116,7 @@ class Both:
         marked = [part for item in self.items for part in (item, CHECKPOINT)]
         stream = pipeline.source(ListSource(marked))
         if options.get("time_mode") == "event":
-            stream = stream.with_event_time("time", max_delay=0)
+            stream = stream.with_watermark("time", 0)
         stream.key_by(*key).process(processor, **options).sink(sink)
         run(pipeline, time_zone=ZONE, worker_settings=_WHOLE_BATCHES)
         return pa.Table.from_pylist(sink.rows(), schema=options["schema"])
@@ -139,7 +139,7 @@ def test_records_states_and_output_have_the_types_of_spark(
         return call(processor, ddl({"told": "string", **TYPES}), "Update", "None")
 
     theirs = both.on_spark(transformed, ddl(columns))
-    ours = both.on_penstock(processor, list(KEYS), schema=STATES, as_=form, time_mode="none")
+    ours = both.on_penstock(processor, list(KEYS), schema=STATES, format=form, time_mode="none")
     assert told(ours) == told(theirs)
     assert ours.to_pylist() == theirs.cast(STATES).to_pylist()
 
@@ -162,7 +162,7 @@ def test_event_time_timers_are_called_as_on_spark(session: SparkSession, tmp_pat
         ),
         "id string, time timestamp",
     )
-    ours = both.on_penstock(EventTimers(), ["id"], schema=TOLD, as_="rows", time_mode="event", at_end="drop")
+    ours = both.on_penstock(EventTimers(), ["id"], schema=TOLD, format="rows", time_mode="event", at_end="drop")
     # Spark takes up a watermark with the records of the next batch, and Penstock before them.
     assert sorted(told(ours)) == sorted(told(theirs))
 
@@ -178,5 +178,5 @@ def test_the_initial_state_is_that_of_spark(session: SparkSession, tmp_path: Pat
         return call(processor, "told string", "Update", "None", initialState=initial)
 
     theirs = both.on_spark(transformed, "id string")
-    ours = both.on_penstock(processor, ["id"], schema=TOLD, as_=form, time_mode="none", initial_state=initial)
+    ours = both.on_penstock(processor, ["id"], schema=TOLD, format=form, time_mode="none", initial_state=initial)
     assert sorted(told(ours)) == sorted(told(theirs))

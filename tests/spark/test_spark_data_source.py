@@ -34,7 +34,7 @@ def test_a_kill_loses_and_repeats_nothing(spark: SparkSession, tmp_path: Path) -
         checkpoints=str(tmp_path / "checkpoints"),
         parallelism=2,
         checkpoint_interval=0.2,
-        channel_bytes=4096,
+        channel_size=4096,
         restart_delay=0.05,
         worker_silence=3.0,
     )

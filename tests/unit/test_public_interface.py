@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock import ConsoleSink, FileSource, GeneratorSource, ListSource, ParquetSink, Pipeline
+from penstock import ConsoleSink, FileSource, GeneratorSource, ParquetSink, Pipeline
 from penstock.operators.contract import Operator
 from penstock.spark.settings import Settings, StartOptions
+from penstock.testing import ListSource
 from tests.unit.user_types import checked_types
 
 
@@ -33,8 +34,8 @@ def test_nothing_public_is_of_a_kind_that_no_method_takes() -> None:
 def test_a_pipeline_and_its_parts_say_what_they_are(tmp_path: Path) -> None:
     pipeline = Pipeline("totals")
     assert repr(pipeline) == "<Pipeline 'totals': empty>"
-    stream = pipeline.source(ListSource([{"k": 1, "at": 1}]), name="orders").with_event_time(
-        "at", max_delay="1 s", name="times"
+    stream = pipeline.source(ListSource([{"k": 1, "at": 1}]), name="orders").with_watermark(
+        "at", delay="1 s", name="times"
     )
     keyed = stream.key_by("k")
     assert repr(stream) == "<Stream of pipeline 'totals' behind 'times'>"

@@ -9,23 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock import (
-    ABORT,
-    CHECKPOINT,
-    CollectSink,
-    GeneratorSource,
-    IncompatibleCheckpoint,
-    JobFailed,
-    ListSource,
-    Pipeline,
-    Prepared,
-    SinkWriter,
-    UserCodeError,
-)
+from penstock import GeneratorSource, IncompatibleCheckpoint, JobFailed, Pipeline, Prepared, SinkWriter, UserCodeError
 from penstock.ids import Generation
 from penstock.protocol.coordinator.state import Policy
 from penstock.storage import MemoryStore
-from penstock.testing import Schedule, run
+from penstock.testing import ABORT, CHECKPOINT, CollectSink, ListSource, Schedule, run
 
 
 def make(start: int, count: int) -> pa.RecordBatch:
@@ -130,7 +118,7 @@ def test_restarts_are_counted_and_bounded() -> None:
 
 def test_a_pipeline_that_does_not_end_is_told_so() -> None:
     with pytest.raises(TimeoutError, match=r"not come to its end within 0.1 s: .* needs until="):
-        run(sums(GeneratorSource(make, rows_per_second=10), CollectSink()), seconds=0.1)
+        run(sums(GeneratorSource(make, rows_per_second=10), CollectSink()), timeout=0.1)
 
 
 def test_checkpoints_of_another_pipeline_are_refused() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import CollectSink, ListSource, Pipeline, UserCodeError
+from penstock import Pipeline, UserCodeError
 from penstock.errors import DataError, JobFailed, OptionError, PenstockError, repetition_of
 from penstock.ids import Generation, OperatorName, SubtaskId, WorkerId
 from penstock.mailbox.failures import error_of, failed_frame
-from penstock.testing import run
+from penstock.testing import CollectSink, ListSource, run
 from penstock.user_code import raised_at, strangeness, user_code_error
 
 
@@ -88,6 +88,6 @@ def test_a_bug_is_told_whole() -> None:
 
 def test_a_pipeline_names_the_line_of_the_user() -> None:
     pipeline = Pipeline("p")
-    pipeline.source(ListSource([{"text": "{"}])).map(broken, as_="rows", name="parse").sink(CollectSink())
+    pipeline.source(ListSource([{"text": "{"}])).map(broken, format="rows", name="parse").sink(CollectSink())
     with pytest.raises(UserCodeError, match=r"operator 'parse', .*JSONDecodeError.*test_user_code.py:\d+ in broken"):
         run(pipeline, restarts=0)

@@ -1,52 +1,76 @@
 """What users pass to the methods of a stream, checked at the call: every error says what is wrong and what to write.
 
-Arguments are `Any` here, because annotations do not keep anybody from passing something else.
+Arguments are `object` here, because annotations do not keep anybody from passing something else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.columnar.schema_guard import as_schema
-from penstock.errors import PipelineError
-from penstock.model.aggregates import FUNCTIONS, Aggregate
-from penstock.model.units import duration_ms
+from penstock.columnar.schema_guard import SchemaLike, as_schema
+from penstock.errors import PenstockError, PipelineError
+from penstock.model.aggregates import ALIASES, FUNCTIONS, Aggregate, Function
+from penstock.model.units import Duration, duration_ms
 from penstock.model.windows import FixedWindows
 
 AtEnd: TypeAlias = Literal["fire", "drop"]
 EmitWhen: TypeAlias = Literal["updates", "final"]
+Output: TypeAlias = str | tuple[str, str]
+"""An aggregate: `"count"`, or a function and a column, such as `("sum", "amount")`."""
+Row: TypeAlias = dict[str, Any]
+UserFunction: TypeAlias = Callable[..., object]
+"""A function of records, in the format that its user chose."""
 
 
-def require_name(what: str, name: Any) -> None:
+def require_name(what: str, name: object) -> None:
     if not isinstance(name, str) or not name.strip():
         raise PipelineError(f"the name of {what} is {name!r}: it must be a text, state is found by it")
 
 
-def require_instance(call: str, value: Any, kind: type, such_as: str) -> None:
+def require_instance(call: str, value: object, kind: type, such_as: str) -> None:
     if not isinstance(value, kind):
         raise PipelineError(f"{call} takes a {kind.__name__}, such as {such_as}, not {value!r}")
 
 
-def require_count(what: str, value: Any) -> None:
+def require_count(what: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise PipelineError(f"{what} is {value!r}: it must be a number of at least 1")
 
 
-def require_choice(what: str, value: Any, *choices: str) -> None:
+def require_choice(what: str, value: object, *choices: str) -> None:
     if value not in choices:
         raise PipelineError(f"{what} is {value!r}: it must be {' or '.join(repr(choice) for choice in choices)}")
 
 
-def require_columns(call: str, columns: Any) -> None:
+def require_columns(call: str, columns: tuple[object, ...]) -> None:
     if not columns or not all(isinstance(column, str) and column for column in columns):
         raise PipelineError(f"{call} takes the names of columns, at least one, not {columns!r}")
-    if len(set(columns)) < len(columns):
-        raise PipelineError(f"{call} names a column twice: {', '.join(columns)}")
+    names = [str(column) for column in columns]
+    if len(set(names)) < len(names):
+        raise PipelineError(f"{call} names a column twice: {', '.join(names)}")
 
 
-def require_sequence(call: str, sequence: Any) -> None:
+def require_mapping(call: str, mapping: object, such_as: str) -> None:
+    """A dictionary by columns, with at least one of them."""
+    if not isinstance(mapping, Mapping) or not mapping:
+        raise PipelineError(f"{call} takes a dictionary by columns, such as {such_as}, not {mapping!r}")
+    require_columns(call, tuple(mapping))
+
+
+def require_expressions(expressions: Mapping[str, object]) -> None:
+    for name, expression in expressions.items():
+        if not isinstance(expression, pc.Expression):
+            raise PipelineError(
+                f'select: {name} is {expression!r}: it must be an Arrow expression, such as {name}=pc.field("amount") '
+                f"* 2; columns that stay as they are come first, as texts"
+            )
+
+
+def require_sequence(call: str, sequence: object) -> None:
     if sequence is not None and (not isinstance(sequence, str) or not sequence):
         raise PipelineError(
             f'{call}: sequence is {sequence!r}: it must be the name of a column, such as sequence="version"; an output '
@@ -54,22 +78,37 @@ def require_sequence(call: str, sequence: Any) -> None:
         )
 
 
-def outputs_besides(sequence: str, outputs: dict[str, Any]) -> dict[str, Any]:
+def outputs_besides(sequence: str, outputs: dict[str, Output]) -> dict[str, Output]:
     if sequence in outputs:
         raise PipelineError(f"aggregate: '{sequence}' is the sequence and an output: give one of them another name")
     return outputs
 
 
-def schema_or_none(schema: Any) -> pa.Schema | None:
+def schema_or_none(schema: SchemaLike | None) -> pa.Schema | None:
     return None if schema is None else as_schema(schema)
 
 
-def instance_of(function: Any) -> Any:
+def type_of(column: str, kind: object) -> pa.DataType:
+    """A type of Arrow, or as in a DDL string."""
+    if isinstance(kind, pa.DataType):
+        return kind
+    try:
+        if isinstance(kind, str):
+            return as_schema(f"value {kind}").field(0).type
+    except (PenstockError, ValueError):
+        pass
+    raise PipelineError(
+        f"cast: the type of '{column}' is {kind!r}: it must be a type of Arrow, or a text such as 'bigint', 'double', "
+        f"'timestamp' or 'decimal(10, 2)'"
+    )
+
+
+def instance_of(function: object) -> object:
     """An instance, where a class was passed."""
     return function() if isinstance(function, type) else function
 
 
-def aggregates_of(key: tuple[str, ...], outputs: dict[str, Any]) -> list[Aggregate]:
+def aggregates_of(key: tuple[str, ...], outputs: Mapping[str, Output]) -> list[Aggregate]:
     if not outputs:
         raise PipelineError('aggregate needs at least one output, such as total=("sum", "amount")')
     names = [*key, *outputs]
@@ -78,10 +117,10 @@ def aggregates_of(key: tuple[str, ...], outputs: dict[str, Any]) -> list[Aggrega
     return [_aggregate(output, what) for output, what in outputs.items()]
 
 
-def windows_of(size: Any, every: Any, offset: Any) -> FixedWindows:
-    size_ms = duration_ms("window: size", size, at_least_ms=1)
-    every_ms = size_ms if every is None else duration_ms("window: every", every, at_least_ms=1)
-    offset_ms = duration_ms("window: offset", offset, at_least_ms=0)
+def windows_of(size: Duration, every: Duration | None, offset: Duration) -> FixedWindows:
+    size_ms = duration_ms("window: size", size, at_least_ms=1, exactly=True)
+    every_ms = size_ms if every is None else duration_ms("window: every", every, at_least_ms=1, exactly=True)
+    offset_ms = duration_ms("window: offset", offset, exactly=True)
     if every_ms > size_ms or offset_ms >= every_ms:
         raise PipelineError(
             f"window: size is {size_ms} ms, every {every_ms} ms and offset {offset_ms} ms: every may not be more than "
@@ -90,13 +129,15 @@ def windows_of(size: Any, every: Any, offset: Any) -> FixedWindows:
     return FixedWindows(size_ms, every_ms, offset_ms)
 
 
-def _aggregate(output: str, what: Any) -> Aggregate:
-    function, column = what if isinstance(what, tuple) and len(what) == 2 else (what, None)
-    if function not in FUNCTIONS:
+def _aggregate(output: str, what: object) -> Aggregate:
+    named, column = what if isinstance(what, tuple) and len(what) == 2 else (what, None)
+    function: Function | None = FUNCTIONS.get(ALIASES.get(named, named)) if isinstance(named, str) else None
+    if function is None:
+        known = ", ".join([*FUNCTIONS, *ALIASES])
         raise PipelineError(
             f"aggregate: {output} is {what!r}: it must be a function and a column, such as "
-            f'{output}=("sum", "amount"); functions are {", ".join(FUNCTIONS)}'
+            f'{output}=("sum", "amount"); functions are {known}'
         )
     if column is None and function != "count":
-        raise PipelineError(f'aggregate: {function} needs a column: {output}=("{function}", "…")')
+        raise PipelineError(f'aggregate: {named} needs a column: {output}=("{named}", "…")')
     return Aggregate(function, column, output)

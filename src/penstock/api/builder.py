@@ -4,23 +4,47 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+
+import pyarrow as pa
 
 from penstock.api.arguments import (
     require_count,
     require_instance,
     require_name,
 )
+from penstock.connectors.sink import Sink
 from penstock.connectors.source import Source
 from penstock.errors import PipelineError
 from penstock.graph.edges import End, Wish, resolved
-from penstock.graph.logical import MAX_PARALLELISM_DEFAULT, Graph, Node, check, renamed
-from penstock.graph.names import Keeps, Traits, calling_line, derived_names
+from penstock.graph.logical import MAX_PARALLELISM_DEFAULT, Graph, Keeps, Node, OperatorFactory, check, renamed
+from penstock.graph.names import calling_line, derived_names
 from penstock.ids import OperatorName
 from penstock.operators.pickling import check_travels
 
 if TYPE_CHECKING:
     from penstock.api.stream import Stream
+
+
+class NodeTraits(TypedDict, total=False):
+    """Fields of a `Node` that a call may set."""
+
+    keeps: Keeps
+    chainable: bool
+    chainable_after: bool
+    reads: tuple[str, ...] | None
+    schema: pa.Schema | None
+    definition: tuple[tuple[str, str], ...]
+    needs_end: bool
+    side_outputs: tuple[str, ...]
+
+
+class NodeParts(NodeTraits, total=False):
+    """The same, with the one of the three that the node is."""
+
+    source: Source
+    operator: OperatorFactory
+    sink: Sink
 
 
 def definition_of(identity: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -35,7 +59,6 @@ class Builder:
         self.name = name
         self.max_parallelism = max_parallelism
         self._nodes: list[Node] = []
-        self._traits: dict[OperatorName, Traits] = {}
         self._wishes: list[Wish] = []
         self._counts: Counter[str] = Counter()
 
@@ -46,16 +69,19 @@ class Builder:
     def source(self, source: Source, *, name: str | None = None, parallelism: int | None = None) -> Stream:
         """A stream of what a source reads.
 
-        Example:
-
-            numbers = pipeline.source(ListSource([{"n": 1}, {"n": 2}]), name="numbers")
-            numbers.union(orders.select("amount").map(lambda batch: batch.rename_columns(["n"]))).sink(output)
-            run(pipeline)
-            assert sorted(row["n"] for row in output.rows()) == [1, 2, 10, 20, 30]
+        >>> pipeline = Pipeline("orders")
+        >>> collect(pipeline.source(ListSource([{"user": "ada"}]), name="orders"))
+        [{'user': 'ada'}]
         """
         require_instance("source()", source, Source, "FileSource(…)")
-        parts: dict[str, Any] = {"definition": definition_of(source.identity()), "side_outputs": source.side_outputs}
-        chosen = self._add("source", name, parallelism, source=source, **parts)
+        chosen = self._add(
+            "source",
+            name,
+            parallelism,
+            source=source,
+            definition=definition_of(source.identity()),
+            side_outputs=source.side_outputs,
+        )
         from penstock.api.stream import Stream
 
         return Stream(self, (End(chosen),))
@@ -63,28 +89,39 @@ class Builder:
     def graph(self) -> Graph:
         """The whole, checked: shape, names, parallelism, and whether every function can travel to the workers.
 
-        Example:
-
-            orders.sink(output, name="output")
-            assert [node.name for node in pipeline.graph().nodes] == ["orders", "output"]
+        >>> pipeline = Pipeline("orders")
+        >>> _ = pipeline.source(ListSource([{"user": "ada"}]), name="in").sink(CollectSink(), name="out")
+        >>> [node.name for node in pipeline.graph().nodes]
+        ['in', 'out']
         """
-        graph = Graph(self.name, tuple(self._nodes), tuple(resolved(self._nodes, self._wishes)), self.max_parallelism)
-        check(graph)
-        graph = renamed(graph, derived_names(graph, self._traits))
+        graph = self._described()
         for node in graph.nodes:
             check_travels(node.name, node.source or node.operator or node.sink)
         return graph
 
     # --- building ---
 
+    def _described(self) -> Graph:
+        """The graph with its final names, without looking at what its functions refer to."""
+        graph = Graph(self.name, tuple(self._nodes), tuple(resolved(self._nodes, self._wishes)), self.max_parallelism)
+        check(graph)
+        return renamed(graph, derived_names(graph))
+
+    def _only(self, ends: Iterable[End]) -> Self:
+        """A pipeline of the operators alone that these outputs come from."""
+        wanted: set[OperatorName] = set()
+        found = {end.operator for end in ends}
+        while found:
+            wanted |= found
+            found = {wish.end.operator for wish in self._wishes if wish.downstream in found} - wanted
+        part = type(self)(self.name, self.max_parallelism)
+        part._nodes = [node for node in self._nodes if node.name in wanted]
+        part._wishes = [wish for wish in self._wishes if wish.downstream in wanted]
+        part._counts = Counter(self._counts)
+        return part
+
     def _add(
-        self,
-        kind: str,
-        name: str | None,
-        parallelism: int | None,
-        keeps: Keeps = Keeps.NOTHING,
-        label: str = "",
-        **parts: Any,
+        self, kind: str, name: str | None, parallelism: int | None, label: str = "", **parts: Unpack[NodeParts]
     ) -> OperatorName:
         """Add a node. One without a name has a number until `graph` derives its name from all that it stands on."""
         self._counts[kind] += 1
@@ -96,8 +133,10 @@ class Builder:
         if parallelism is not None:
             require_count(f"the parallelism of '{chosen}'", parallelism)
         former = OperatorName(f"{kind}_{number}") if name is None else None
-        self._nodes.append(Node(chosen, parallelism=parallelism, kind=kind, former_name=former, **parts))
-        self._traits[chosen] = Traits(former, keeps, label, calling_line())
+        place = calling_line()
+        self._nodes.append(
+            Node(chosen, parallelism=parallelism, kind=kind, former_name=former, label=label, place=place, **parts)
+        )
         return chosen
 
     def _connect(self, ends: Iterable[End], downstream: OperatorName, number: int = 0) -> None:

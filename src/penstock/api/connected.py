@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.api.arguments import AtEnd, instance_of, require_choice, schema_or_none
 from penstock.api.process_call import time_mode_of
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.errors import PipelineError
 from penstock.graph.edges import End
-from penstock.graph.names import Keeps, label_of
+from penstock.graph.logical import Keeps
+from penstock.graph.names import label_of
 from penstock.operators.functions import TwoInputFunction
 from penstock.operators.keyed import CallableTwoInput, TwoInputOperator
 from penstock.operators.timers import TimeMode
@@ -27,9 +28,12 @@ class ConnectedStreams:
         self.left = left
         self.right = right
 
+    def __repr__(self) -> str:
+        return f"<ConnectedStreams of {self.left!r} and {self.right!r}>"
+
     def process(
         self,
-        function: Any,
+        function: object,
         *,
         schema: SchemaLike | None = None,
         time_mode: TimeMode | None = None,
@@ -42,13 +46,18 @@ class ConnectedStreams:
         `time_mode` and `at_end` as in `KeyedStream.process`. Without `time_mode`, timers are in event time if both
         streams have it.
 
-        Example:
-
-            limits = pipeline.source(ListSource([{"limit": 15}]), name="limits").broadcast()
-            both = orders.rebalance().connect(limits)
-            both.process(lambda batch, side: batch if side == "left" else None).sink(output)
-            run(pipeline)
-            assert len(output.rows()) == 3
+        >>> class Spent(TwoInputFunction):
+        ...     def open(self, context):
+        ...         self.total = context.value("total", "amount bigint")
+        ...     def process_left(self, batch, context):
+        ...         for key, rows in context.each_key(batch):
+        ...             (total,) = self.total.get() or (0,)
+        ...             self.total.update((total + pc.sum(rows["amount"]).as_py(),))
+        ...             yield pa.record_batch({"user": [key[0]], "total": [self.total.get()[0]]})
+        ...     process_right = process_left
+        >>> refunds = orders.filter(pc.field("amount") < 0)
+        >>> collect(orders.key_by("user").connect(refunds.key_by("user")).process(Spent()))[-1]
+        {'user': 'ben', 'total': -2}
         """
         instance = instance_of(function)
         label, keeps = label_of(instance), Keeps.KEYS
@@ -66,10 +75,10 @@ class ConnectedStreams:
         has_event_time = all(stream._event_time is not None for stream in (self.left, self.right))
         mode = time_mode_of(time_mode, has_event_time)
         made = functools.partial(TwoInputOperator, instance, keys, declared, at_end == "fire", mode)
-        chosen = pipeline._add("connect", name, parallelism, keeps, label, operator=made, schema=declared)
+        chosen = pipeline._add("connect", name, parallelism, label, keeps=keeps, operator=made, schema=declared)
         pipeline._connect(self.left._ends, chosen, 0)
         pipeline._connect(self.right._ends, chosen, 1)
-        return self.left._stream_of(End(chosen))
+        return self.left._stream((End(chosen),))
 
     def _check_keys(self, keys: list[tuple[str, ...]]) -> None:
         left, right = keys

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 from penstock.api.arguments import (
     AtEnd,
     EmitWhen,
+    Output,
+    Row,
     aggregates_of,
     outputs_besides,
     require_choice,
@@ -20,7 +21,8 @@ from penstock.api.stream import Stream
 from penstock.api.windowed_stream import WindowedStream
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.errors import PipelineError
-from penstock.graph.names import Keeps, label_of
+from penstock.graph.logical import Keeps
+from penstock.graph.names import label_of
 from penstock.model.aggregates import columns_of, kept_for, outputs_of
 from penstock.model.units import Duration
 from penstock.model.windows import Late
@@ -42,16 +44,17 @@ class KeyedStream(Stream):
 
     @property
     def key(self) -> tuple[str, ...]:
+        """The columns of the key."""
         return self._ends[0].key
 
     def process(
         self,
-        function: Any,
+        function: object,
         *,
-        as_: As | None = None,
+        format: As | None = None,
         schema: SchemaLike | None = None,
         time_mode: TimeMode | None = None,
-        initial_state: Any = None,
+        initial_state: object = None,
         at_end: AtEnd = "fire",
         name: str | None = None,
         parallelism: int | None = None,
@@ -60,41 +63,36 @@ class KeyedStream(Stream):
 
         A `BatchFunction` is called with all keys of a batch, and has their state as columns: the fast path.
 
-        `as_` is `"arrow"` for a `KeyedFunction` and `"pandas"` for a processor, unless it says otherwise.
+        `format` is `"arrow"` for a `KeyedFunction` and `"pandas"` for a processor, unless it says otherwise.
 
         `time_mode` is the time of its timers: `"event"` (the watermark), `"processing"` (the clock of the worker) or
-        `"none"` (to set a timer is an error). Without it, event time if the stream has it (`with_event_time`). At the
+        `"none"` (to set a timer is an error). Without it, event time if the stream has it (`with_watermark`). At the
         end of a bounded input, timers that are still set are called early, or with `at_end="drop"` not at all.
 
         `initial_state` is for a processor: a table of Arrow, or a DataFrame of pandas or Spark, with the columns of
         the key. `handleInitialState` gets its rows before the first record, in a pipeline that starts without a
         checkpoint of this operator. The table is read here, and travels to every worker.
 
-        Example:
-
-            class Number(KeyedFunction):
-                def open(self, context):
-                    self.last = context.value("last", "n bigint")
-
-                def process(self, key, rows, context):
-                    (n,) = self.last.get() or (0,)
-                    self.last.update((n + rows.num_rows,))
-                    return pa.record_batch({"customer": [key[0]], "orders": [n + rows.num_rows]})
-
-            orders.key_by("customer").process(Number()).sink(output)
-            run(pipeline)
-            assert {"customer": "ann", "orders": 2} in output.rows()
+        >>> class Count(KeyedFunction):
+        ...     def open(self, context):
+        ...         self.count = context.value("count", "n bigint", ttl="1 day")
+        ...     def process(self, key, rows, context):
+        ...         (n,) = self.count.get() or (0,)
+        ...         self.count.update((n + rows.num_rows,))
+        ...         return pa.record_batch({"user": [key[0]], "n": [n + rows.num_rows]})
+        >>> collect(orders.key_by("user").process(Count()), by="user")
+        [{'user': 'ada', 'n': 2}, {'user': 'ben', 'n': 1}]
         """
         mode = time_mode_of(time_mode, self._event_time is not None)
-        call = ProcessCall(function, self.key, as_, schema, at_end, mode, initial_state)
+        call = ProcessCall(function, self.key, format, schema, at_end, mode, initial_state)
         label = label_of(call.instance)
-        stream = self._node("process", call.made, name, parallelism, keeps=Keeps.KEYS, label=label, schema=call.schema)
-        check_form(call.form, stream._ends[0].operator)
+        stream = self._node("process", call.made, name, parallelism, label, keeps=Keeps.KEYS, schema=call.schema)
+        check_form(call.format, stream._ends[0].operator)
         return stream
 
     def reduce(
         self,
-        function: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]],
+        function: Callable[[Row, Row], Row],
         *,
         sequence: str | None = None,
         emit: EmitWhen = "updates",
@@ -107,20 +105,25 @@ class KeyedStream(Stream):
         records of it; `sequence` and `emit` are those of `aggregate`. This works row by row in Python: where
         `aggregate` does, it is much faster.
 
-        Example:
-
-            largest = orders.key_by("customer").reduce(lambda a, b: a if a["amount"] >= b["amount"] else b)
-            largest.select("customer", "amount").sink(output)
-            run(pipeline)
-            assert {"customer": "ann", "amount": 30} in output.rows()
+        >>> larger = lambda so_far, row: max(so_far, row, key=lambda each: each["amount"])
+        >>> collect(orders.key_by("user").reduce(larger, emit="final"), by="user")
+        [{'user': 'ada', 'amount': 5, 'at': 61000}, {'user': 'ben', 'amount': -1, 'at': 2000}]
         """
         require_choice("reduce: emit", emit, "updates", "final")
         require_sequence("reduce", sequence)
         made = functools.partial(ReduceOperator, function, sequence, emit == "final")
-        traits: dict[str, Any] = {"keeps": Keeps.KEYS, "label": label_of(function), "needs_end": emit == "final"}
-        if sequence is not None:
-            traits["definition"] = (("sequence", sequence),)
-        return self._apply("reduce", function, "rows", made, name, parallelism, **traits)
+        return self._apply(
+            "reduce",
+            function,
+            "rows",
+            made,
+            name,
+            parallelism,
+            label_of(function),
+            keeps=Keeps.KEYS,
+            needs_end=emit == "final",
+            definition=() if sequence is None else (("sequence", sequence),),
+        )
 
     def aggregate(
         self,
@@ -129,13 +132,13 @@ class KeyedStream(Stream):
         emit: EmitWhen = "updates",
         name: str | None = None,
         parallelism: int | None = None,
-        **outputs: str | tuple[str, str],
+        **outputs: Output,
     ) -> Stream:
         """Running aggregates by key, columnar: `aggregate(total=("sum", "amount"), orders="count")`.
 
-        Functions are sum, count, min, max, mean, first and last. The current values of each key are emitted for
-        every batch that had records of it: a stream of updates, of which the last one for a key counts. Nulls are
-        left out, as in SQL; a sum of integers that overflows is a `DataError`.
+        Functions are sum, count, min, max, mean (also called avg), first and last. The current values of each key are
+        emitted for every batch that had records of it: a stream of updates, of which the last one for a key counts.
+        Nulls are left out, as in SQL; a sum of integers that overflows is a `DataError`.
 
         `sequence="version"` adds an int64 column that says which update of a key is newer, also in files: the number of
         records that the row is made of. It grows with every update of a key, and after a failure a row comes with
@@ -144,11 +147,9 @@ class KeyedStream(Stream):
         `emit="final"` emits a key once, at the end of a bounded input. A later run on the same checkpoints that reads
         more emits the keys that had records since then, with their new values.
 
-        Example:
-
-            orders.key_by("customer").aggregate(total=("sum", "amount"), orders="count").sink(output)
-            run(pipeline)
-            assert {"customer": "ann", "total": 40, "orders": 2} in output.rows()
+        >>> totals = orders.key_by("user").aggregate(total=("sum", "amount"), mean=("avg", "amount"), emit="final")
+        >>> collect(totals, by="user")
+        [{'user': 'ada', 'total': 8, 'mean': 4.0}, {'user': 'ben', 'total': -1, 'mean': -1.0}]
         """
         require_choice("aggregate: emit", emit, "updates", "final")
         require_sequence("aggregate", sequence)
@@ -161,8 +162,8 @@ class KeyedStream(Stream):
             made,
             name,
             parallelism,
+            outputs_of(aggregates),
             keeps=Keeps.KEYS,
-            label=outputs_of(aggregates),
             reads=columns_of(aggregates),
             needs_end=emit == "final",
             definition=((AGGREGATES, kept_for(aggregates)),),
@@ -179,13 +180,10 @@ class KeyedStream(Stream):
     ) -> Stream:
         """The number of records of each key so far: see `aggregate`.
 
-        Example:
-
-            orders.key_by("customer").count("orders", emit="final").sink(output)
-            run(pipeline)
-            assert {"customer": "ann", "orders": 2} in output.rows()
+        >>> collect(orders.key_by("user").count(emit="final"), by="user")
+        [{'user': 'ada', 'count': 2}, {'user': 'ben', 'count': 1}]
         """
-        outputs: dict[str, Any] = {output: "count"}
+        outputs: dict[str, Output] = {output: "count"}
         return self.aggregate(sequence=sequence, emit=emit, name=name, parallelism=parallelism, **outputs)
 
     def sum(
@@ -200,13 +198,10 @@ class KeyedStream(Stream):
     ) -> Stream:
         """The sum of a column for each key so far: see `aggregate`.
 
-        Example:
-
-            orders.key_by("customer").sum("amount", "total").sink(output)
-            run(pipeline)
-            assert {"customer": "ann", "total": 40} in output.rows()
+        >>> collect(orders.key_by("user").sum("amount", "total", emit="final"), by="user")
+        [{'user': 'ada', 'total': 8}, {'user': 'ben', 'total': -1}]
         """
-        outputs: dict[str, Any] = {output or column: ("sum", column)}
+        outputs: dict[str, Output] = {output or column: ("sum", column)}
         return self.aggregate(sequence=sequence, emit=emit, name=name, parallelism=parallelism, **outputs)
 
     def window(
@@ -221,23 +216,20 @@ class KeyedStream(Stream):
         """Windows of event time: `window("1 min")`, or overlapping ones: `window("1 hour", every="1 min")`.
 
         They are aligned to 1970 in UTC, shifted by `offset`. `on` is the column of the event time, if it is not that of
-        `with_event_time`. A record all of whose windows have been emitted is late: with `late="drop"` it is left out
+        `with_watermark`. A record all of whose windows have been emitted is late: with `late="drop"` it is left out
         and counted, in `Status.rows_late`; with `late="error"` it is a `DataError`; with `late="stream"` it goes to the
         stream `late()` of the result, with all its columns.
 
-        Example:
-
-            timed = orders.with_event_time("at", max_delay="1 s")
-            timed.key_by("customer").window("2 s", every="1 s").count("orders").sink(output)
-            run(pipeline)
-            assert {"customer": "ann", "window_start": 1_000, "window_end": 3_000, "orders": 2} in output.rows()
+        >>> keyed = orders.with_watermark("at", "10 s").key_by("user")
+        >>> collect(keyed.window("1 min").sum("amount"), by="window_start")[-1]
+        {'user': 'ada', 'window_start': 60000, 'window_end': 120000, 'amount': 5}
         """
         windows = windows_of(size, every, offset)
         require_choice("window: late", late, "drop", "error", "stream")
         column = on or self._event_time
         if column is None:
             raise PipelineError(
-                'window needs event time: call with_event_time("…", max_delay="…") behind the source, or name its '
+                'window needs event time: call with_watermark("…", "10 s") behind the source, or name its '
                 'column with on="…" if the source has watermarks of its own'
             )
         return WindowedStream(self, windows, column, late)

@@ -23,30 +23,32 @@ class ProcessCall:
 
     def __init__(
         self,
-        function: Any,
+        function: object,
         key: tuple[str, ...],
-        as_: As | None,
+        format: As | None,
         schema: SchemaLike | None,
         at_end: AtEnd,
         mode: TimeMode,
-        initial_state: Any,
+        initial_state: object,
     ) -> None:
         instance = self.instance = instance_of(function)
-        is_processor, is_batch = hasattr(instance, "handleInputRows"), isinstance(instance, BatchFunction)
+        is_processor = hasattr(instance, "handleInputRows")
         if not is_processor and not isinstance(instance, KeyedFunction | BatchFunction):
             raise PipelineError(
                 f"process takes a KeyedFunction, a BatchFunction or a StatefulProcessor, not {function!r}"
             )
-        self.form: As = as_ or ("pandas" if is_processor else "arrow")
-        if is_processor and self.form not in ("pandas", "rows"):
-            raise PipelineError(f'process: a StatefulProcessor takes as_="pandas" or as_="rows", not {self.form!r}')
-        if is_batch and self.form != "arrow":
-            raise PipelineError(f"process: a BatchFunction takes Arrow batches, not {self.form!r}")
+        self.format: As = format or ("pandas" if is_processor else "arrow")
+        if is_processor and self.format not in ("pandas", "rows"):
+            raise PipelineError(
+                f'process: a StatefulProcessor takes format="pandas" or format="rows", not {self.format!r}'
+            )
+        if isinstance(instance, BatchFunction) and self.format != "arrow":
+            raise PipelineError(f"process: a BatchFunction takes Arrow batches, not {self.format!r}")
         require_choice("process: at_end", at_end, "fire", "drop")
         self.schema = schema_or_none(schema)
-        arguments = instance, key, self.form, self.schema, at_end == "fire", mode
+        arguments = instance, key, self.format, self.schema, at_end == "fire", mode
         self.made: OperatorFactory = functools.partial(ProcessOperator, *arguments)
-        if is_batch:
+        if isinstance(instance, BatchFunction):
             self.made = functools.partial(BatchFunctionOperator, instance, key, self.schema, at_end == "fire", mode)
         if is_processor:
             self.made = functools.partial(ProcessorOperator, *arguments, initial_table(initial_state, key))
@@ -54,7 +56,7 @@ class ProcessCall:
             raise PipelineError("process: initial_state is for a StatefulProcessor, which has handleInitialState")
 
 
-def time_mode_of(mode: Any, has_event_time: bool) -> TimeMode:
+def time_mode_of(mode: TimeMode | None, has_event_time: bool) -> TimeMode:
     """The time of the timers: as the user says, or that of the stream."""
     chosen: TimeMode = mode if mode is not None else "event" if has_event_time else "processing"
     require_choice("process: time_mode", chosen, "event", "processing", "none")

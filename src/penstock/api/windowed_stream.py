@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from penstock.api.arguments import aggregates_of
-from penstock.graph.names import Keeps
+from penstock.api.arguments import Output, aggregates_of
+from penstock.graph.logical import Keeps
 from penstock.ids import LATE
 from penstock.model.aggregates import columns_of, kept_for, outputs_of
 from penstock.model.windows import WINDOW_END, WINDOW_START, Late, WindowKind
@@ -29,9 +29,7 @@ class WindowedStream:
     def __repr__(self) -> str:
         return f"<WindowedStream of {self.windows} over {self.stream!r}>"
 
-    def aggregate(
-        self, *, name: str | None = None, parallelism: int | None = None, **outputs: str | tuple[str, str]
-    ) -> Stream:
+    def aggregate(self, *, name: str | None = None, parallelism: int | None = None, **outputs: Output) -> Stream:
         """Aggregates by key and window, columnar: `aggregate(total=("sum", "amount"), orders="count")`.
 
         Functions are those of `KeyedStream.aggregate`. There is one row for each key that had records in a window:
@@ -41,21 +39,15 @@ class WindowedStream:
         `first` and `last` go by the order of arrival, in windows that overlap only within a pane: a stretch of the
         greatest length of which both `size` and `every` are multiples.
 
-        Example:
-
-            windows = orders.with_event_time("at", max_delay="1 s").key_by("customer").window("1 s")
-            windows.aggregate(total=("sum", "amount"), orders="count").select("window_start", "total").sink(output)
-            run(pipeline)
-            assert {"window_start": 2_000, "total": 30} in output.rows()
+        >>> windows = orders.with_watermark("at", "10 s").key_by("user").window("1 min")
+        >>> collect(windows.aggregate(total=("sum", "amount"), orders="count"), by="window_start")[-1]
+        {'user': 'ada', 'window_start': 60000, 'window_end': 120000, 'total': 5, 'orders': 1}
         """
         key = self.stream.key
         aggregates = aggregates_of((*key, WINDOW_START, WINDOW_END), outputs)
         made = functools.partial(WindowOperator, self.windows, self._on, aggregates, self._late)
         # What has the event time of a result is for its reader to say: see docs/internals/decisions/0020.
-        flags: dict[str, Any] = {"reads": (self._on, *columns_of(aggregates))}
-        if self._late == "stream":
-            # A late record leaves with all its columns, so all of them must come here.
-            flags = {"side_outputs": (LATE,)}
+        has_late = self._late == "stream"
         settings = {
             "windows": str(self.windows).removeprefix("windows of "),
             "event-time column": self._on,
@@ -66,22 +58,20 @@ class WindowedStream:
             made,
             name,
             parallelism,
+            outputs_of(aggregates),
             keeps=Keeps.KEYS,
-            label=outputs_of(aggregates),
             definition=tuple(settings.items()),
-            **flags,
+            # A late record leaves with all its columns, so all of them must come here.
+            reads=None if has_late else (self._on, *columns_of(aggregates)),
+            side_outputs=(LATE,) if has_late else (),
         )
         return stream._timed(None)
 
     def count(self, output: str = "count", *, name: str | None = None, parallelism: int | None = None) -> Stream:
         """The number of records of each key in each window: see `aggregate`.
 
-        Example:
-
-            windows = orders.with_event_time("at", max_delay="1 s").key_by("customer").window("1 s")
-            windows.count("orders").sink(output)
-            run(pipeline)
-            assert {"customer": "ann", "window_start": 1_000, "window_end": 2_000, "orders": 1} in output.rows()
+        >>> len(collect(orders.with_watermark("at", "10 s").key_by("user").window("1 min").count()))
+        3
         """
         return self.aggregate(name=name, parallelism=parallelism, **{output: "count"})
 
@@ -90,11 +80,8 @@ class WindowedStream:
     ) -> Stream:
         """The sum of a column for each key and window: see `aggregate`.
 
-        Example:
-
-            windows = orders.with_event_time("at", max_delay="1 s").key_by("customer").window("1 s")
-            windows.sum("amount", "total").sink(output)
-            run(pipeline)
-            assert {"customer": "ann", "window_start": 1_000, "window_end": 2_000, "total": 10} in output.rows()
+        >>> windows = orders.with_watermark("at", "10 s").key_by("user").window("2 min")
+        >>> collect(windows.sum("amount", "total"), by="user")[0]
+        {'user': 'ada', 'window_start': 0, 'window_end': 120000, 'total': 8}
         """
         return self.aggregate(name=name, parallelism=parallelism, **{output or column: ("sum", column)})

@@ -14,6 +14,7 @@ from penstock import __version__
 from penstock.cli.checkpoints.commands import checkpoints
 from penstock.cli.checkpoints.drop_command import drop_split
 from penstock.cli.control_commands import savepoint, stop
+from penstock.cli.explain_command import explain
 from penstock.cli.failures import reported
 from penstock.cli.new_command import new
 from penstock.cli.options import settings_help
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.command(short_help="Write a small project to start from.")(new)
 app.command(short_help="Run a pipeline, or resume it.", epilog=settings_help())(run)
+app.command(short_help="Print the plan of a pipeline.")(explain)
 app.command(short_help="Say whether a pipeline runs, and how to go on with it.")(status)
 checkpoints.command("drop-split", short_help="Mark a file as read, in a new one.")(drop_split)
 app.add_typer(checkpoints, name="checkpoints")

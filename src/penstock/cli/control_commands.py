@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.checkpoints.inspection import open_directory
+from penstock.checkpoints import open as open_directory
 from penstock.cli.checkpoints.tables import print_json
 from penstock.cli.failures import reported
+from penstock.cli.options import duration_of
 from penstock.driver.control import Command, give_order
 
 Directory = Annotated[
@@ -19,7 +20,7 @@ Directory = Annotated[
     ),
 ]
 Timeout = Annotated[
-    float, typer.Option("--timeout", metavar="S", min=0.0, help="Wait so many seconds. Example: --timeout 300")
+    str, typer.Option("--timeout", metavar="DURATION", help="Wait no longer than this. Example: --timeout 5min")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts. Example: --json")]
 
@@ -33,7 +34,7 @@ def savepoint(
             help="Copy it there as well, to start other pipelines from; the driver writes it. Example: --to /backup/v1",
         ),
     ] = None,
-    timeout: Timeout = 60.0,
+    timeout: Timeout = "60s",
     as_json: Json = False,
 ) -> None:
     """Take a savepoint of a running pipeline: complete in itself, and never removed by retention.
@@ -43,8 +44,10 @@ def savepoint(
     with reported():
         path = None if to is None else to if "://" in to else os.path.abspath(os.path.expanduser(to))
         arguments = {} if path is None else {"path": path}
-        store = open_directory(directory)
-        checkpoint = give_order(store, directory, Command.SAVEPOINT, arguments, timeout_s=timeout)
+        store = open_directory(directory).store
+        checkpoint = give_order(
+            store, directory, Command.SAVEPOINT, arguments, timeout_s=duration_of(timeout, "--timeout")
+        )
         if as_json:
             print_json({"savepoint": checkpoint, "path": path})
         elif path is None:
@@ -58,7 +61,7 @@ def savepoint(
 def stop(
     directory: Directory,
     drain: Annotated[bool, typer.Option("--drain", help="With a last savepoint. Example: --drain")] = False,
-    timeout: Timeout = 60.0,
+    timeout: Timeout = "60s",
     as_json: Json = False,
 ) -> None:
     """Stop a running pipeline: at once, or with --drain after a last savepoint. It can be resumed either way.
@@ -66,9 +69,9 @@ def stop(
     Example: penstock stop /tmp/totals --drain
     """
     with reported():
-        store = open_directory(directory)
+        store = open_directory(directory).store
         command = Command.DRAIN if drain else Command.STOP
-        checkpoint = give_order(store, directory, command, timeout_s=timeout)
+        checkpoint = give_order(store, directory, command, timeout_s=duration_of(timeout, "--timeout"))
         if as_json:
             print_json({"savepoint": checkpoint})
         else:

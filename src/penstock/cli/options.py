@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import types
 import typing
 from collections.abc import Iterable
-from datetime import timedelta
 from typing import Any
 
 import typer
 
 from penstock.errors import OptionError
-from penstock.model.units import exact_ms
+from penstock.model.units import duration_ms
 from penstock.spark.settings import Settings
 
 _TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-_BYTES = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
-_BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30}
-_NUMBER = re.compile(r"([0-9][0-9_]*(?:\.[0-9]*)?)\s*([A-Za-z]*)")
 
 
 def settings_of(pairs: Iterable[str]) -> dict[str, Any]:
@@ -58,27 +53,27 @@ def _split(pairs: Iterable[str], option: str, example: str) -> list[tuple[str, s
     return split
 
 
+def duration_of(text: str | float, option: str, *, at_least_ms: int = 0) -> float:
+    """The seconds of an option that takes a duration. Raises `typer.BadParameter`."""
+    try:
+        return duration_ms("it", text, at_least_ms=at_least_ms, error=OptionError) / 1000
+    except OptionError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
 def _parsed(name: str, text: str, kind: Any) -> Any:
+    """The value of a setting. Durations and sizes stay texts: `Settings` parses them, as everywhere else."""
     kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     if type(None) in kinds and text.lower() == "none":
         return None
+    if str in kinds:
+        return text
     if bool in kinds:
         return _one_of(name, text, _TRUTH)
-    if timedelta in kinds:
-        return _seconds(name, text)
-    if int in kinds:
-        what = "bytes, such as 1048576 or 256MB" if "bytes" in name else "a whole number"
-        number = _number(name, text, _BYTES if "bytes" in name else {"": 1}, what)
-        if number != int(number):
-            raise typer.BadParameter(f"{name} is {text!r}: it must be {what}", param_hint="--set")
-        return int(number)
-    return text
-
-
-def _seconds(name: str, text: str) -> float:
-    """A number is of seconds; with a unit it is a duration as everywhere else."""
-    ms = exact_ms(text)
-    return _number(name, text, {"": 1}, "seconds, such as 0.5, 500ms or 10m") if ms is None else float(ms) / 1000
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{name} is {text!r}: it must be a whole number", param_hint="--set") from None
 
 
 def _one_of(name: str, text: str, values: dict[str, bool]) -> bool:
@@ -87,12 +82,5 @@ def _one_of(name: str, text: str, values: dict[str, bool]) -> bool:
     return values[text.lower()]
 
 
-def _number(name: str, text: str, units: dict[str, Any], what: str) -> float:
-    match = _NUMBER.fullmatch(text)
-    if match is None or match[2].lower() not in units:
-        raise typer.BadParameter(f"{name} is {text!r}: it must be {what}", param_hint="--set")
-    return float(match[1].replace("_", "")) * float(units[match[2].lower()])
-
-
 def _shown(default: Any) -> str:
-    return f"{default:g}" if isinstance(default, float) else str(default).lower()
+    return default if isinstance(default, str) else str(default).lower()

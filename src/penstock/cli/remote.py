@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.cli.relay import Relay
+from penstock.cli.session import run_workers_with_this_python
 from penstock.errors import PenstockError
+from penstock.spark.sessions import is_on_this_host
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 def connect(remote: str, conf: Mapping[str, str], file: str | None, *, verbose: bool) -> SparkSession:
     """Connect to the server at `remote`, and send it the module of the pipeline. Raises `PenstockError`."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    run_workers_with_this_python()
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.remote(remote)
     # With "local[2]" PySpark starts a server, which says a lot. Any other server has its settings.
-    quiet = {"spark.ui.showConsoleProgress": "false"} if remote.startswith("local") and not verbose else {}
+    quiet = {"spark.ui.showConsoleProgress": "false"} if is_on_this_host(remote) and not verbose else {}
     for key, value in {**quiet, **conf}.items():
         builder = builder.config(key, value)
     relay = Relay()

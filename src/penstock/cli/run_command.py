@@ -13,7 +13,7 @@ from rich.console import Console
 
 from penstock.cli.failures import reported
 from penstock.cli.loading import Loaded, load
-from penstock.cli.options import properties_of, settings_of
+from penstock.cli.options import duration_of, properties_of, settings_of
 from penstock.cli.progress.displays import Display, LiveDisplay, PlainDisplay, QuietDisplay
 from penstock.cli.remote import connect
 from penstock.cli.running import Watch, signals_to
@@ -40,10 +40,10 @@ _MASTER = "Spark master. Example: --master 'local[2]'"
 _CONF = "A property of Spark; may be repeated. Example: --conf spark.driver.memory=2g"
 _RESTORE = "Checkpoint to start from: an id in the directory, or the path of a savepoint. Example: --restore 17"
 _SET = (
-    "A setting of the pipeline, see below; may be repeated. Times in seconds, or as 500ms or 10m; sizes in bytes, or "
-    "as 256MB. Example: --set checkpoint_interval=1"
+    "A setting of the pipeline, see below; may be repeated. Durations in seconds, or as 500ms or '10 min'; sizes in "
+    "bytes, or as 256MiB. Example: --set checkpoint_interval=1s"
 )
-_FOR = "Stop so many seconds after the workers are up, as Ctrl-C does. Example: --for 60"
+_FOR = "Stop when the workers have been up for this long, as Ctrl-C does. Example: --for 60s"
 _DRAIN = "Whether Ctrl-C, SIGTERM and --for stop with a savepoint, or at once. Example: --no-drain-on-interrupt"
 _REMOTE = (
     "Spark Connect server to run on, in place of --master; needs pyspark[connect]. "
@@ -65,7 +65,7 @@ def run(
     conf: Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help=_CONF)] = None,
     restore: Annotated[str | None, typer.Option("--restore", metavar="ID|PATH", help=_RESTORE)] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=_SET)] = None,
-    seconds: Annotated[float | None, typer.Option("--for", metavar="SECONDS", min=0.0, help=_FOR)] = None,
+    limit: Annotated[str | None, typer.Option("--for", metavar="DURATION", help=_FOR)] = None,
     drain_on_interrupt: Annotated[
         bool, typer.Option("--drain-on-interrupt/--no-drain-on-interrupt", help=_DRAIN)
     ] = True,
@@ -79,6 +79,7 @@ def run(
     Example: penstock run examples/running_totals.py:pipeline --checkpoints /tmp/totals --set checkpoint_interval=1
     """
     options = settings_of(settings or ())
+    limit_s = None if limit is None else duration_of(limit, "--for")
     conf_given = properties_of(conf or ())
     if remote is not None and master is not None:
         raise typer.BadParameter(
@@ -101,7 +102,7 @@ def run(
             where = "connecting to Spark" if remote is not None else "starting Spark"
             typer.echo(f"{where} ({chosen}) for pipeline '{name}', checkpoints in {place}")
         with _session(loaded, chosen, remote, conf_given, verbose) as spark:
-            typer.echo(_run(loaded, spark, place, start, seconds, drain_on_interrupt, display))
+            typer.echo(_run(loaded, spark, place, start, limit_s, drain_on_interrupt, display))
 
 
 def default_directory(pipeline: str) -> str:
@@ -119,12 +120,12 @@ def _run(
     spark: SparkSession,
     place: str,
     start: dict[str, Any],
-    seconds: float | None,
+    limit_s: float | None,
     drain: bool,
     display: Display,
 ) -> str:
     job = loaded.pipeline.start(spark, place, **start)
-    watch = Watch(job, display, limit_s=seconds, drain=drain)
+    watch = Watch(job, display, limit_s=limit_s, drain=drain)
     with signals_to(watch.interrupt):
         return watch.run()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.cli.relay import Relay
 from penstock.errors import PenstockError
 from penstock.spark.gang import EXCLUSIVE
+from penstock.spark.sessions import is_on_this_host
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +41,7 @@ def properties_for(
         "spark.log.level": "WARN" if verbose else "ERROR",
         "spark.executorEnv.PYTHONPATH": _python_path(directories),
     }
-    if master.startswith("local"):
+    if is_on_this_host(master):
         # The name of the host may lead nowhere, and nobody else has to reach the driver.
         properties |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return properties | dict(conf) | {"spark.master": master}
@@ -51,7 +52,7 @@ def make_session(
 ) -> SparkSession:
     """Start Spark. Raises `PenstockError` with the usual reasons where that fails."""
     check_master(properties["spark.master"])
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    run_workers_with_this_python()
     # Local workers are children of Spark's process, and have its environment.
     os.environ["PYTHONPATH"] = _python_path(directories)
     from pyspark.sql import SparkSession
@@ -63,7 +64,7 @@ def make_session(
     try:
         with relay.catching():
             session = builder.getOrCreate()
-        if file is not None and not properties["spark.master"].startswith("local"):
+        if file is not None and not is_on_this_host(properties["spark.master"]):
             session.sparkContext.addPyFile(file)
     except Exception as error:
         said = relay.tail(_SAID_MAX)
@@ -77,6 +78,11 @@ def make_session(
         _quieten(session)
     relay.release(show_held=verbose)
     return session
+
+
+def run_workers_with_this_python() -> None:
+    """Unless another interpreter was chosen. Before anything of PySpark starts."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def check_master(master: str) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from penstock.checkpoints import CheckpointInfo
+from penstock.checkpoints import open as open_directory
 from penstock.cli.checkpoints.commands import Directory, Json
-from penstock.cli.checkpoints.inspection import Summary, inflight_bytes, open_directory, state_bytes, summaries
 from penstock.cli.checkpoints.tables import print_json, print_table, summary_value
 from penstock.cli.failures import reported
 from penstock.cli.progress.stats import shown_bytes, shown_count, shown_seconds
@@ -24,11 +26,11 @@ class DirectoryStatus:
 
     place: str
     owner: Owner | None
-    found: list[Summary]
+    found: Sequence[CheckpointInfo]
     now_ms: int
 
     @property
-    def newest(self) -> Summary | None:
+    def newest(self) -> CheckpointInfo | None:
         return self.found[-1] if self.found else None
 
     @property
@@ -65,8 +67,8 @@ def status(directory: Directory, as_json: Json = False) -> None:
     Example: penstock status /tmp/totals
     """
     with reported():
-        store = open_directory(directory)
-        found = DirectoryStatus(directory, owner_of(store), summaries(store), time.time_ns() // 1_000_000)
+        opened = open_directory(directory)
+        found = DirectoryStatus(directory, owner_of(opened.store), opened.list(), time.time_ns() // 1_000_000)
         if as_json:
             print_json(status_value(found))
         else:
@@ -93,7 +95,7 @@ def _lines(found: DirectoryStatus) -> list[tuple[str, str]]:
     if newest is None:
         lines.append(("newest", "no checkpoint yet"))
     elif newest.manifest is None:
-        lines.append(("newest", f"checkpoint {newest.checkpoint}, which cannot be read: {newest.damage}"))
+        lines.append(("newest", f"checkpoint {newest.id}, which cannot be read: {newest.damage}"))
     else:
         lines += _newest_lines(newest, newest.manifest, found.now_ms)
     kept = [_noun(summary) for summary in found.found]
@@ -102,18 +104,18 @@ def _lines(found: DirectoryStatus) -> list[tuple[str, str]]:
     return lines
 
 
-def _newest_lines(newest: Summary, manifest: Manifest, now_ms: int) -> list[tuple[str, str]]:
+def _newest_lines(newest: CheckpointInfo, manifest: Manifest, now_ms: int) -> list[tuple[str, str]]:
     age = shown_age(now_ms - manifest.completed_at_ms)
     at = newest.completed_at.strftime("%Y-%m-%d %H:%M:%S") if newest.completed_at else "?"
-    size = f"{shown_bytes(state_bytes(manifest))} of state in {shown_count(state_rows(manifest))} rows"
+    size = f"{shown_bytes(newest.state_bytes)} of state in {shown_count(state_rows(manifest))} rows"
     return [
-        ("newest", f"{_noun(newest)} {newest.checkpoint}, {age} ago ({at})"),
-        ("size", f"{size}, {shown_bytes(inflight_bytes(manifest))} in flight"),
+        ("newest", f"{_noun(newest)} {newest.id}, {age} ago ({at})"),
+        ("size", f"{size}, {shown_bytes(newest.inflight_bytes)} in flight"),
         ("published", newest.published),
     ]
 
 
-def _noun(summary: Summary) -> str:
+def _noun(summary: CheckpointInfo) -> str:
     return f"{summary.kind} checkpoint" if summary.kind in ("final", "damaged") else summary.kind
 
 
@@ -137,7 +139,7 @@ def status_value(found: DirectoryStatus) -> dict[str, Any]:
     }
 
 
-def _newest_value(newest: Summary, now_ms: int) -> dict[str, Any]:
+def _newest_value(newest: CheckpointInfo, now_ms: int) -> dict[str, Any]:
     value = summary_value(newest)
     if newest.manifest is not None:
         age_ms = max(0, now_ms - newest.manifest.completed_at_ms)

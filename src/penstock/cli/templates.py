@@ -32,7 +32,7 @@ def build(source: Source, sink: Sink) -> Pipeline:
     described = Pipeline("PROJECT")
     (
         described.source(source, name="views")
-        .with_event_time("at", max_delay="10 s", name="times")
+        .with_watermark("at", "10 s", name="times")
         .key_by("page")
         .window("1 min")
         .count("views", name="by minute")
@@ -51,8 +51,8 @@ _TEST = '''"""The pipeline without Spark: all workers crash once, and every view
 from __future__ import annotations
 
 from MODULE import build, views
-from penstock import CollectSink, GeneratorSource
-from penstock.testing import run
+from penstock import GeneratorSource
+from penstock.testing import CollectSink, run
 
 
 def test_every_view_is_counted_once_whatever_crashes() -> None:

@@ -21,8 +21,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import acero
 
 from penstock.columnar.fixed_width import FIXED_WIDTH, buffer_values, fixed_width_values
 
@@ -56,14 +54,6 @@ def take_rows(batch: pa.RecordBatch, rows: RowNumbers) -> pa.RecordBatch:
     if batch.num_columns == 0:
         return batch.take(pa.array(rows))
     return _like(batch, [take(column, rows) for column in batch.columns])
-
-
-def mask_of(batch: pa.RecordBatch, condition: pc.Expression) -> pa.Array:
-    """An expression over the columns, for each row."""
-    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([batch])))
-    project = acero.Declaration("project", acero.ProjectNodeOptions([condition], ["mask"]))
-    # In one thread: several would hand back the rows in any order.
-    return acero.Declaration.from_sequence([source, project]).to_table(use_threads=False).column(0).combine_chunks()
 
 
 def filter_rows(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:

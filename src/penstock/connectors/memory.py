@@ -18,6 +18,7 @@ import pyarrow as pa
 from penstock.columnar.time_zones import TimeZones
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
 from penstock.errors import PipelineError
+from penstock.model.units import Duration, duration_s
 
 
 class Aborted(Exception):
@@ -51,18 +52,18 @@ CHECKPOINT: Final = _Mark.CHECKPOINT
 
 
 class PAUSE:
-    """Waits for some milliseconds.
+    """Waits for some time.
 
     Example:
 
         pipeline = Pipeline("paused")
-        pipeline.source(ListSource([{"n": 1}, PAUSE(20), {"n": 2}])).sink(output)
+        pipeline.source(ListSource([{"n": 1}, PAUSE("20 ms"), {"n": 2}])).sink(output)
         run(pipeline)
         assert output.rows() == [{"n": 1}, {"n": 2}]
     """
 
-    def __init__(self, ms: int) -> None:
-        self.ms = ms
+    def __init__(self, duration: Duration) -> None:
+        self.seconds = duration_s("PAUSE", duration)
 
 
 Item: TypeAlias = "pa.RecordBatch | dict[str, Any] | ABORT | PAUSE | _Mark"
@@ -178,7 +179,7 @@ class _ListReader(SplitReader):
         if self._at > position:
             return True
         if isinstance(mark, PAUSE):
-            return time.monotonic() - self._since >= mark.ms / 1000
+            return time.monotonic() - self._since >= mark.seconds
         return self._snapshots >= 2
 
     def offset(self) -> bytes:

@@ -70,7 +70,7 @@ class LateRows(LeftOut):
         late, read = self.count(beats), sum(beat.rows_in for beat in beats)
         return (
             f"{late} of {read} records ({100 * late / max(read, late):.2g} %) came after their windows had been "
-            f"emitted, and were dropped. Allow a longer max_delay in with_event_time, or call it right behind the "
+            f"emitted, and were dropped. Allow a longer delay in with_watermark, or call it right behind the "
             f"source"
         )
 

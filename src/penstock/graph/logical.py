@@ -6,6 +6,7 @@ a whole by `check`, before anything is started; every error names the operator a
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,14 @@ MAX_PARALLELISM_DEFAULT = 128
 MAX_PARALLELISM_LIMIT = 32768
 
 OperatorFactory: TypeAlias = Callable[[], Operator]
+
+
+class Keeps(enum.Enum):
+    """What an operator keeps in a checkpoint under its name."""
+
+    NOTHING = "nothing"
+    BATCHES = "batches in hand, or a clock"
+    KEYS = "keyed state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,11 @@ class Node:
     """Whether it emits nothing before the end of its input."""
     former_name: OperatorName | None = None
     """The name that version 0.1.0 gave it, if its user has given none."""
+    keeps: Keeps = Keeps.NOTHING
+    label: str = ""
+    """Its function, class or aggregates, as far as its name may depend on them."""
+    place: str = ""
+    """The line of the user's program that describes it."""
     side_outputs: tuple[str, ...] = ()
     """Outputs that it has besides its main one. Each must be read: its records would be lost otherwise."""
 

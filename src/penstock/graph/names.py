@@ -7,7 +7,7 @@ one is put in front; a derived name does not. It is a digest of:
 |---|---|
 | a source | its definition (`Source.identity`) |
 | one with keyed state | kind, function or aggregates, keys, and the sources and keyed operators it stands on |
-| `map_async`, `with_event_time` | kind, function, and the sources and keyed operators it stands on |
+| `map_async`, `with_watermark` | kind, function, and the sources and keyed operators it stands on |
 | a sink | its definition (`Sink.identity`); what it stands on too, if that is its class alone |
 | any other | kind and the operators right in front of it; where that is not enough, those behind it too |
 
@@ -18,20 +18,18 @@ are numbered among their equals, and the number of these is part of the name: to
 
 from __future__ import annotations
 
-import enum
 import functools
 import hashlib
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 from penstock.connectors.sink import Sink
 from penstock.errors import PipelineError
-from penstock.graph.logical import Graph, Node, topological
+from penstock.graph.logical import Graph, Keeps, Node, topological
 from penstock.ids import OperatorName
 from penstock.user_code import strangeness
 
@@ -42,27 +40,6 @@ Identity: TypeAlias = Sequence[object]
 Group: TypeAlias = list[OperatorName]
 
 
-class Keeps(enum.Enum):
-    """What an operator keeps in a checkpoint under its name."""
-
-    NOTHING = "nothing"
-    BATCHES = "batches in hand, or a clock"
-    KEYS = "keyed state"
-
-
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """An operator, as far as its name may depend on it."""
-
-    former: OperatorName | None
-    """The name by its number, as version 0.1.0 gave it; None if the user has named it."""
-    keeps: Keeps
-    label: str
-    """Its function, class or aggregates."""
-    place: str
-    """The line of the user's program."""
-
-
 def calling_line() -> str:
     """`file:line` of the innermost frame that is not of Penstock."""
     frame = sys._getframe(1)
@@ -71,26 +48,25 @@ def calling_line() -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def label_of(function: Any) -> str:
+def label_of(function: object) -> str:
     """The name of a function, or of the class of an object. All lambdas have one name."""
     while isinstance(function, functools.partial):
         function = function.func
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def derived_names(graph: Graph, traits: Mapping[OperatorName, Traits]) -> dict[OperatorName, OperatorName]:
+def derived_names(graph: Graph) -> dict[OperatorName, OperatorName]:
     """The final name of each operator by its name so far. Raises `PipelineError` for two that cannot be told apart."""
-    return _Naming(graph, traits).names()
+    return _Naming(graph).names()
 
 
 class _Naming:
     """Names are given in an order in which everything that an identity is made of has its name."""
 
-    def __init__(self, graph: Graph, traits: Mapping[OperatorName, Traits]) -> None:
+    def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._traits = traits
         self._order = list(topological(graph))
-        self._names = {node.name: node.name for node in graph.nodes if traits[node.name].former is None}
+        self._names = {node.name: node.name for node in graph.nodes if node.former_name is None}
         self._bases: dict[OperatorName, frozenset[OperatorName]] = {}
         """By operator: the sources and keyed operators that its output comes from."""
 
@@ -109,8 +85,7 @@ class _Naming:
     # --- identities ---
 
     def _base_identity(self, node: Node) -> Identity:
-        label = self._traits[node.name].label
-        return [node.kind, label, node.definition, *self._stands_on(node)]
+        return [node.kind, node.label, node.definition, *self._stands_on(node)]
 
     def _stands_on(self, node: Node) -> list[object]:
         """By input: its keys, and the sources and keyed operators that its records come from."""
@@ -123,7 +98,7 @@ class _Naming:
 
     def _stateful_identities(self) -> list[Callable[[Node], Identity]]:
         # Not the column of event time at first: a checkpoint with a clock of another column must be found, and refused.
-        plain = [lambda node: [node.kind, self._traits[node.name].label, *self._stands_on(node)]]
+        plain = [lambda node: [node.kind, node.label, *self._stands_on(node)]]
         return [*plain, self._base_identity]
 
     def _sink_identities(self) -> list[Callable[[Node], Identity]]:
@@ -204,13 +179,13 @@ class _Naming:
 
     def _ambiguous(self, group: Group) -> PipelineError:
         node = self._graph.node(group[0])
-        taken = [name for name in group if self._traits[name].former is None]
+        taken = [name for name in group if self._graph.node(name).former_name is None]
         if taken:
-            others = ", ".join(self._traits[name].place for name in group if name not in taken)
+            others = ", ".join(self._graph.node(name).place for name in group if name not in taken)
             return PipelineError(
                 f"'{taken[0]}' is also the derived name of an unnamed {node.kind} ({others}): name it too"
             )
-        places = " and ".join(self._traits[name].place or f"'{name}'" for name in group)
+        places = " and ".join(self._graph.node(name).place or f"'{name}'" for name in group)
         held = "positions are" if node.source is not None else "output is" if node.sink is not None else "state is"
         return PipelineError(
             f"{len(group)} unnamed operators are the same {node.kind} on the same input ({places}): {held} found by "
@@ -221,10 +196,10 @@ class _Naming:
     # --- kinds of operators ---
 
     def _is_base(self, node: Node) -> bool:
-        return node.source is not None or self._traits[node.name].keeps is Keeps.KEYS
+        return node.source is not None or node.keeps is Keeps.KEYS
 
     def _keeps_batches(self, node: Node) -> bool:
-        return self._traits[node.name].keeps is Keeps.BATCHES
+        return node.keeps is Keeps.BATCHES
 
     def _must_differ(self, node: Node) -> bool:
         if node.sink is not None:

@@ -81,6 +81,8 @@ class PhysicalPlan:
     channels: tuple[Channel, ...]
     workers: int
     max_parallelism: int
+    parallelism: int
+    """For operators that name none."""
     inputs: dict[SubtaskId, tuple[Channel, ...]] = field(repr=False)
     outputs: dict[SubtaskId, dict[EdgeId, tuple[Channel, ...]]] = field(repr=False)
 
@@ -163,6 +165,7 @@ def plan(graph: Graph, parallelism: int, workers: int | None = None) -> Physical
         channels,
         workers or max(chain.parallelism for chain in chains.values()),
         graph.max_parallelism,
+        parallelism,
         inputs,
         outputs,
     )

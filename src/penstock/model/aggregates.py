@@ -8,7 +8,9 @@ from typing import Literal, TypeAlias, get_args
 
 Function: TypeAlias = Literal["sum", "count", "min", "max", "mean", "first", "last"]
 
-FUNCTIONS: tuple[str, ...] = get_args(Function)
+FUNCTIONS: dict[str, Function] = {name: name for name in get_args(Function)}
+ALIASES = {"avg": "mean"}
+"""Other names for the same function. A checkpoint knows the first name only."""
 
 
 @dataclass(frozen=True, slots=True)

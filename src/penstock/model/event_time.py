@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from datetime import UTC, datetime, timedelta
+from typing import Literal, SupportsIndex, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +21,21 @@ MAX_WATERMARK = 2**63 - 1
 
 Unit: TypeAlias = Literal["s", "ms", "us", "ns"]
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 TICKS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+def timestamp_ms(at: SupportsIndex | datetime) -> int:
+    """The milliseconds since 1970 of a time: a whole number of them, or a `datetime` with a time zone, rounded down."""
+    if not isinstance(at, datetime):
+        return operator.index(at)
+    if at.tzinfo is None:
+        raise DataError(
+            f"the time {at} has no time zone, so it is another time on another host: pass a datetime with one, such as "
+            f"datetime.now(UTC), or milliseconds since 1970"
+        )
+    return (at - _EPOCH) // timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +70,8 @@ def event_time_type(schema: pa.Schema, column: str) -> pa.DataType:
     position = schema.get_field_index(column)
     if position < 0:
         raise DataError(
-            f"the column '{column}' of the event time is not, or not just once, among the columns: "
-            f"{', '.join(schema.names)}; keep it, or name the one that has the event time here"
+            f"event-time column '{column}' not found, or ambiguous; the columns are {', '.join(schema.names)}. Keep "
+            f"it, or name the one that has the event time here"
         )
     kind = schema.field(position).type
     if ticks_of(kind) is None:

@@ -1,4 +1,4 @@
-"""A child process that runs a function for `map_async(…, in_="processes")`.
+"""A child process that runs a function for `map_async(…, executor="processes")`.
 
 The parent's thread sends a batch and waits for the answer. Batches travel as Arrow IPC in both directions; rows and
 frames are made, and made a batch again, in the child. No row is pickled, and the parent's interpreter is free.

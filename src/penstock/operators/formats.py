@@ -298,7 +298,7 @@ _FORMS: dict[str, type[Form]] = {form.name: form for form in (ArrowForm, PandasF
 def check_form(as_: str, operator: str) -> None:
     """Raise `PipelineError` if there is no such form, or what it needs is not installed."""
     if as_ not in _FORMS:
-        raise PipelineError(f"operator '{operator}': as_ is {as_!r}: it must be one of {', '.join(_FORMS)}")
+        raise PipelineError(f"operator '{operator}': format is {as_!r}: it must be one of {', '.join(_FORMS)}")
     if as_ in ("pandas", "polars"):
         try:
             importlib.import_module(as_)

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from penstock.columnar.schema_guard import SchemaLike
+from penstock.model.units import Duration
 from penstock.operators.contract import BatchState
+from penstock.operators.handles import ListState, MapState, ValueState
 
 
 class KeyedContext(Protocol):
@@ -71,19 +74,21 @@ class KeyedContext(Protocol):
         """Processing time, in milliseconds since 1970."""
         ...
 
-    def value(self, name: str, schema: SchemaLike, *, ttl_ms: int | None = None) -> Any:
+    def value(self, name: str, schema: SchemaLike, *, ttl: Duration | None = None) -> ValueState:
         """One tuple for each key: `get`, `update`, `exists`, `clear`.
 
-        With `ttl_ms`, here and below, what was written so long ago is gone, in processing time. It leaves memory and
-        checkpoints too, within about half of that time again.
+        With `ttl="1 day"`, here and below, an entry expires when it was written that long ago, in processing time. It
+        leaves memory and checkpoints too, within about half of that time again.
         """
         ...
 
-    def list(self, name: str, schema: SchemaLike, *, ttl_ms: int | None = None) -> Any:
+    def list(self, name: str, schema: SchemaLike, *, ttl: Duration | None = None) -> ListState:
         """A list of tuples for each key: `get`, `put`, `append_value`, `append_list`, `exists`, `clear`."""
         ...
 
-    def map(self, name: str, key_schema: SchemaLike, value_schema: SchemaLike, *, ttl_ms: int | None = None) -> Any:
+    def map(
+        self, name: str, key_schema: SchemaLike, value_schema: SchemaLike, *, ttl: Duration | None = None
+    ) -> MapState:
         """A map for each key: `get_value`, `update_value`, `contains_key`, `remove_key`, `keys`, `iterator`, …"""
         ...
 
@@ -91,15 +96,17 @@ class KeyedContext(Protocol):
         """Forget a state of an earlier version of the function, here and in the checkpoint."""
         ...
 
-    def set_timer(self, at_ms: int) -> None:
-        """Have `on_timer` called for the current key, once the clock of `time_mode=` has passed `at_ms`.
+    def set_timer(self, at: int | datetime) -> None:
+        """Have `on_timer` called for the current key, once the clock of `time_mode=` has passed `at`.
+
+        `at` is a time, not a delay: milliseconds since 1970, or a `datetime` with a time zone.
 
         In event time that is the watermark, in processing time the clock of the worker. A time that it has passed
         already is due at once, after the records in hand.
         """
         ...
 
-    def delete_timer(self, at_ms: int) -> None: ...
+    def delete_timer(self, at: int | datetime) -> None: ...
 
     def timers(self) -> Iterable[int]:
         """The times that are set for the current key, in order. In `on_timer`, its own one is among them."""
@@ -120,7 +127,7 @@ class KeyedFunction(ABC):
 
         events.key_by("user").process(Count())
 
-    `rows` are an Arrow batch, or what `as_=` of `process` says: a DataFrame, or a list of dictionaries. Return None,
+    `rows` are an Arrow batch, or what `format=` of `process` says: a DataFrame, or a list of dictionaries. Return None,
     one output in that form, or an iterable of them.
 
     The trap: batches are cut as the engine sees fit, so the number of calls for a key means nothing.
@@ -157,10 +164,11 @@ class KeyedFunction(ABC):
     def process(self, key: tuple[Any, ...], rows: Any, context: KeyedContext) -> Any:
         """Work on some records of one key."""
 
-    def on_timer(self, key: tuple[Any, ...], at_ms: int, context: KeyedContext) -> Any:
-        """A timer is due. At the end of a bounded input those that are left are called early (see `process`).
+    def on_timer(self, key: tuple[Any, ...], at: int, context: KeyedContext) -> Any:
+        """A timer is due that was set for `at`, in milliseconds since 1970.
 
-        Setting `at_ms` again in the call keeps the timer, and it is due again.
+        At the end of a bounded input those that are left are called early (see `process`). Setting `at` again in the
+        call keeps the timer, and it is due again.
         """
         return None
 
@@ -266,7 +274,7 @@ class TwoInputFunction(ABC):
     def process_right(self, batch: pa.RecordBatch, context: TwoInputContext) -> Any:
         """Records of the other stream."""
 
-    def on_timer(self, key: tuple[Any, ...], at_ms: int, context: TwoInputContext) -> Any:
+    def on_timer(self, key: tuple[Any, ...], at: int, context: TwoInputContext) -> Any:
         """A timer is due that was set while `key` was in hand."""
         return None
 

@@ -7,8 +7,8 @@ rows. What the calls return is put together again, so that many keys do not mean
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,12 @@ from penstock.columnar.gather import take_rows
 from penstock.columnar.grouping import group, key_columns
 from penstock.columnar.schema_guard import SchemaGuard, SchemaLike, as_schema
 from penstock.errors import DataError, PipelineError
-from penstock.model.event_time import MIN_WATERMARK
+from penstock.model.event_time import MIN_WATERMARK, timestamp_ms
+from penstock.model.units import Duration, duration_ms
 from penstock.operators.contract import BatchState, Emit, OperatorContext
 from penstock.operators.formats import ArrowForm, As, Form, form_of
 from penstock.operators.functions import KeyedFunction, TwoInputFunction
+from penstock.operators.handles import ListState, MapState, ValueState
 from penstock.operators.named import NamedOperator
 from penstock.operators.spark_processor import ProcessorFunction
 from penstock.operators.spark_values import SparkPandasForm, SparkRowsForm, StateTuples
@@ -80,32 +82,39 @@ class StateAccess:
             )
         self._asked.add(name)
 
-    def _check_ttl(self, name: str, ttl_ms: int | None) -> None:
-        if ttl_ms is not None:
-            self._operator.check_ttl(name)
+    def _ttl_ms(self, name: str, ttl: Duration | None) -> int | None:
+        if ttl is None:
+            return None
+        self._operator.check_ttl(name)
+        return duration_ms(f"operator '{self.operator}': the ttl of state '{name}'", ttl, at_least_ms=1)
 
-    def value(self, name: str, schema: SchemaLike, *, ttl_ms: int | None = None) -> Any:
+    def value(self, name: str, schema: SchemaLike, *, ttl: Duration | None = None) -> ValueState:
         self._ask(name)
-        self._check_ttl(name, ttl_ms)
+        ttl_ms = self._ttl_ms(name, ttl)
         kind = as_schema(schema)
         if ttl_ms is None:
-            return self._keyed.value(name, kind)
+            plain: ValueState = self._keyed.value(name, kind)
+            return plain
         return ExpiringValueState(self._keyed.value(name, with_expiry(kind)), ttl_ms, self._context)
 
-    def list(self, name: str, schema: SchemaLike, *, ttl_ms: int | None = None) -> Any:
+    def list(self, name: str, schema: SchemaLike, *, ttl: Duration | None = None) -> ListState:
         self._ask(name)
-        self._check_ttl(name, ttl_ms)
+        ttl_ms = self._ttl_ms(name, ttl)
         kind = as_schema(schema)
         if ttl_ms is None:
-            return self._keyed.list(name, kind)
+            plain: ListState = self._keyed.list(name, kind)
+            return plain
         return ExpiringListState(self._keyed.list(name, with_expiry(kind)), ttl_ms, self._context)
 
-    def map(self, name: str, key_schema: SchemaLike, value_schema: SchemaLike, *, ttl_ms: int | None = None) -> Any:
+    def map(
+        self, name: str, key_schema: SchemaLike, value_schema: SchemaLike, *, ttl: Duration | None = None
+    ) -> MapState:
         self._ask(name)
-        self._check_ttl(name, ttl_ms)
+        ttl_ms = self._ttl_ms(name, ttl)
         key, kind = as_schema(key_schema), as_schema(value_schema)
         if ttl_ms is None:
-            return self._keyed.map(name, key, kind)
+            plain: MapState = self._keyed.map(name, key, kind)
+            return plain
         return ExpiringMapState(self._keyed.map(name, key, with_expiry(kind)), ttl_ms, self._context)
 
     def delete_state(self, name: str) -> None:
@@ -184,16 +193,16 @@ class StateAccess:
 
     # --- timers ---
 
-    def set_timer(self, at_ms: int) -> None:
+    def set_timer(self, at: int | datetime) -> None:
         if self.key_group < 0:
             raise DataError(
                 f"operator '{self.operator}': a timer is set in open(), or init(), where there is no key: set it for a "
                 f"record of the key"
             )
-        self._operator.timers.set(operator.index(at_ms), self.key_group, self.key)
+        self._operator.timers.set(timestamp_ms(at), self.key_group, self.key)
 
-    def delete_timer(self, at_ms: int) -> None:
-        self._operator.timers.delete(operator.index(at_ms))
+    def delete_timer(self, at: int | datetime) -> None:
+        self._operator.timers.delete(timestamp_ms(at))
 
     def timers(self) -> Sequence[int]:
         return self._operator.timers.times()

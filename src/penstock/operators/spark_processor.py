@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -84,9 +85,9 @@ class TimerValues:
         assert values.getCurrentProcessingTimeInMs() == 1_000 and values.getCurrentWatermarkInMs() == 500
     """
 
-    def __init__(self, processing_time_ms: int = -1, watermark_ms: int = -1) -> None:
-        self._processing_time_ms = processing_time_ms
-        self._watermark_ms = watermark_ms
+    def __init__(self, currentProcessingTimeInMs: int = -1, currentWatermarkInMs: int = -1) -> None:
+        self._processing_time_ms = currentProcessingTimeInMs
+        self._watermark_ms = currentWatermarkInMs
 
     def getCurrentProcessingTimeInMs(self) -> int:
         return self._processing_time_ms
@@ -103,8 +104,8 @@ class ExpiredTimerInfo:
         assert ExpiredTimerInfo(1_000).getExpiryTimeInMs() == 1_000
     """
 
-    def __init__(self, expiry_ms: int = -1) -> None:
-        self._expiry_ms = expiry_ms
+    def __init__(self, expiryTimeInMs: int = -1) -> None:
+        self._expiry_ms = expiryTimeInMs
 
     def getExpiryTimeInMs(self) -> int:
         return self._expiry_ms
@@ -203,6 +204,10 @@ class ProcessorMapState:
     remove_key = removeKey
 
 
+def _ttl(duration_ms: int | None) -> timedelta | None:
+    return None if duration_ms is None else timedelta(milliseconds=duration_ms)
+
+
 class StatefulProcessorHandle:
     """The argument of `init`. Schemas are DDL strings, StructTypes or Arrow schemas; `time_mode=` is that of timers.
 
@@ -239,17 +244,17 @@ class StatefulProcessorHandle:
         self, stateName: str, schema: SchemaLike, ttlDurationMs: int | None = None
     ) -> ProcessorValueState:
         kind = as_schema(schema)
-        return ProcessorValueState(self._context.value(stateName, kind, ttl_ms=ttlDurationMs), kind)
+        return ProcessorValueState(self._context.value(stateName, kind, ttl=_ttl(ttlDurationMs)), kind)
 
     def getListState(self, stateName: str, schema: SchemaLike, ttlDurationMs: int | None = None) -> ProcessorListState:
         kind = as_schema(schema)
-        return ProcessorListState(self._context.list(stateName, kind, ttl_ms=ttlDurationMs), kind)
+        return ProcessorListState(self._context.list(stateName, kind, ttl=_ttl(ttlDurationMs)), kind)
 
     def getMapState(
         self, stateName: str, userKeySchema: SchemaLike, valueSchema: SchemaLike, ttlDurationMs: int | None = None
     ) -> ProcessorMapState:
         key, value = as_schema(userKeySchema), as_schema(valueSchema)
-        return ProcessorMapState(self._context.map(stateName, key, value, ttl_ms=ttlDurationMs), key, value)
+        return ProcessorMapState(self._context.map(stateName, key, value, ttl=_ttl(ttlDurationMs)), key, value)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         self._context.set_timer(expiryTimestampMs)
@@ -277,10 +282,10 @@ class StatefulProcessor(ABC):
                 self.count.update((n,))
                 yield pd.DataFrame({"user": [key[0]], "n": [n]})
 
-        events.key_by("user").process(Count(), schema="user string, n bigint", as_="pandas")
+        events.key_by("user").process(Count(), schema="user string, n bigint", format="pandas")
 
-    `as_="pandas"`: `rows` is an iterator of DataFrames, as in `transformWithStateInPandas`. `as_="rows"`: an iterator
-    of Rows, as in `transformWithState`.
+    `format="pandas"`: `rows` is an iterator of DataFrames, as in `transformWithStateInPandas`. `format="rows"`: an
+    iterator of Rows, as in `transformWithState`.
 
     Example:
 

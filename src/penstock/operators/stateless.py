@@ -6,15 +6,15 @@ An operator is made once for every subtask, from a factory that travels to the w
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columnar.gather import filter_rows, mask_of
+from penstock.columnar.expressions import evaluated
+from penstock.columnar.gather import filter_rows
 from penstock.columnar.grouping import key_columns
-from penstock.columnar.schema_guard import column_of
 from penstock.errors import DataError
 from penstock.operators.contract import Emit, UserFunction
 from penstock.operators.formats import As, Form, form_of
@@ -76,9 +76,12 @@ class FilterOperator(FunctionOperator):
         if kept is not None and kept.num_rows:
             emit(kept)
 
+    def _error(self, text: str) -> DataError:
+        return DataError(f"operator '{self.context.operator}': {text}")
+
     def _kept(self, batch: pa.RecordBatch, chosen: object) -> pa.RecordBatch | None:
         if isinstance(chosen, pc.Expression):
-            chosen = mask_of(batch, chosen)
+            (chosen,) = evaluated(batch, [chosen], self._error)
         if self.form.is_one(chosen):
             return self.form.batch([chosen])
         if isinstance(chosen, pa.ChunkedArray):
@@ -92,49 +95,6 @@ class FilterOperator(FunctionOperator):
                 f"Arrow expression or the filtered batch, and the function returned {len(mask)} of type {mask.type}"
             )
         return filter_rows(batch, mask)
-
-
-class SelectOperator(NamedOperator):
-    """Columns by name, in this order."""
-
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.columns = list(columns)
-
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
-        def error(text: str) -> DataError:
-            return DataError(f"operator '{self.context.operator}': {text}")
-
-        chosen = [column_of(batch, name, error) for name in self.columns]
-        emit(pa.RecordBatch.from_arrays(chosen, names=self.columns))
-
-
-class WithColumnOperator(NamedOperator):
-    """Adds or replaces one column, which a function makes from each batch."""
-
-    def __init__(self, column: str, function: Callable[[pa.RecordBatch], object]) -> None:
-        self.column = column
-        self.function = function
-
-    def opened(self) -> None:
-        self.guard = self.output_guard()
-
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
-        made = self.function(batch)
-        if isinstance(made, pa.ChunkedArray):
-            made = made.combine_chunks()
-        elif isinstance(made, pa.Scalar):
-            made = pa.repeat(made, batch.num_rows)
-        array = made if isinstance(made, pa.Array) else pa.array(made)
-        if len(array) != batch.num_rows:
-            raise DataError(
-                f"operator '{self.context.operator}': column '{self.column}' needs {batch.num_rows} values, "
-                f"and the function returned {len(array)}"
-            )
-        position = batch.schema.get_field_index(self.column)
-        if position < 0:
-            emit(self.guard.check(batch.append_column(self.column, array)))
-        else:
-            emit(self.guard.check(batch.set_column(position, self.column, array)))
 
 
 class KeyCheckOperator(NamedOperator):

@@ -19,7 +19,6 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import PipelineError
 from penstock.operators.contract import OperatorContext
 from penstock.state.rows.cursor import KeysLike
 from penstock.state.rows.tuples import ColumnsLike
@@ -77,8 +76,6 @@ class _Sweep:
 
 class _Expiring(ABC):
     def __init__(self, state: Any, ttl_ms: int, context: OperatorContext) -> None:
-        if ttl_ms <= 0:
-            raise PipelineError(f"the time to live of state '{state.name}' is {ttl_ms} ms: it must be at least 1")
         self._state = state
         self._ttl_ms = ttl_ms
         self._now_ms = context.now_ms

@@ -26,7 +26,7 @@ class RestartPolicy:
     """A failure that was followed by a completed checkpoint counts for this long."""
     delay_ms: int = 200
     delay_ms_max: int = 30_000
-    repeats_max: int | None = None
+    repeats_max: int | None = 2
     """Equal failures of the user's code in a row that fail the pipeline, if no checkpoint completes in between: the
     same record would raise the same error again. None for no such limit."""
 

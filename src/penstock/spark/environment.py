@@ -8,7 +8,6 @@ the versions were compared.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import re
 import sys
@@ -17,7 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import WorkerEnvironment
-from penstock.spark.sessions import context_of, is_plain_local
+from penstock.spark.sessions import context_of, is_on_this_host, is_plain_local
+from penstock.version import UNKNOWN, __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,12 +34,7 @@ def versions() -> dict[str, str]:
     """Versions that must be equal in driver and workers: of pyarrow the first number, all of Penstock."""
     import pyarrow
 
-    try:
-        penstock = importlib.metadata.version("penstock")
-    except importlib.metadata.PackageNotFoundError:
-        # Run from its sources.
-        penstock = ""
-    return {"penstock": penstock, "pyarrow": pyarrow.__version__.split(".")[0]}
+    return {"penstock": "" if __version__ == UNKNOWN else __version__, "pyarrow": pyarrow.__version__.split(".")[0]}
 
 
 @contextlib.contextmanager
@@ -113,7 +108,7 @@ def _cure(said: str, master: str) -> str:
             f"If '{module}' is a module of yours, the workers must find it: put its directory on PYTHONPATH before the "
             f"session starts, or ship it with spark.sparkContext.addPyFile; if it is a package, install it there"
         )
-    if master.startswith("local"):
+    if is_on_this_host(master):
         return f"Set PYSPARK_PYTHON={sys.executable or _DEFAULT} before the session starts, or install it there"
     return (
         "Install the same versions of Penstock and its dependencies on every executor, or ship an environment that has "

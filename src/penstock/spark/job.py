@@ -17,20 +17,22 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 from penstock.connectors.sink import Committer
 from penstock.driver.control import Control
 from penstock.driver.phases import HoldUp, Phase
 from penstock.driver.reminders import Reminders
 from penstock.driver.supervisor import Supervisor
-from penstock.errors import JobFailed, PenstockError
+from penstock.errors import JobFailed, OptionError, PenstockError
 from penstock.exchange.zmq_transport import RealClock
+from penstock.graph.explanation import explained
 from penstock.graph.physical import PhysicalPlan
 from penstock.ids import CheckpointId, Generation, OperatorName, WorkerId
 from penstock.mailbox.frames import HeartbeatFrame
 from penstock.mailbox.recovery_stats import RecoveryFigures, combined
 from penstock.mailbox.threads import Mail, ThreadBackground
+from penstock.model.units import Duration, duration_s
 from penstock.protocol.coordinator.events import RequestCompleted, RequestResult
 from penstock.protocol.coordinator.state import RequestKind
 from penstock.protocol.history import AttemptRecord
@@ -235,15 +237,16 @@ class Job:
 
     # --- what a user asks ---
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the pipeline has ended: True, or False if it has not within `timeout` seconds.
+    def wait(self, timeout: Duration | None = None) -> bool:
+        """Wait until the pipeline has ended: True, or False if it has not within `timeout`.
 
         Raises what it failed with. In the main thread, Ctrl-C stops the pipeline with a savepoint, a second one at
         once; then this returns True as well, when the pipeline has ended, however long that takes.
         """
+        limit_s = _seconds(timeout)
         stopping = Stopping(self, _say)
         with HANDLER.waiting(stopping) as can_be_interrupted:
-            if not (self._wait_interruptibly(stopping, timeout) if can_be_interrupted else self._ended.wait(timeout)):
+            if not (self._wait_interruptibly(stopping, limit_s) if can_be_interrupted else self._ended.wait(limit_s)):
                 return False
         self._raise_failure()
         if stopping.has_begun:
@@ -269,7 +272,7 @@ class Job:
         if self._failure is not None:
             raise self._failure
 
-    def stop(self, drain: bool = False, timeout: float | None = None) -> CheckpointId | None:
+    def stop(self, drain: bool = False, timeout: Duration | None = None) -> CheckpointId | None:
         """End the pipeline: at once, or with `drain` after a last savepoint, whose id is returned.
 
         Either way it resumes where its newest checkpoint is, if it is started again. To stop a pipeline at once that
@@ -280,16 +283,17 @@ class Job:
             self.wait(timeout)
             return checkpoint
         self._mail.post(self._supervisor.stop)
-        if not self._ended.wait(timeout):
-            raise TimeoutError(f"pipeline '{self.name}' did not end within {timeout} s")
+        limit_s = _seconds(timeout)
+        if not self._ended.wait(limit_s):
+            raise TimeoutError(f"pipeline '{self.name}' did not end within {limit_s:g} s")
         self._raise_failure()
         return None
 
-    def checkpoint(self, timeout: float | None = None) -> CheckpointId:
+    def checkpoint(self, timeout: Duration | None = None) -> CheckpointId:
         """Take a checkpoint now, and wait until it is durable and its output published."""
         return self._request(RequestKind.CHECKPOINT, timeout)
 
-    def savepoint(self, path: str | None = None, timeout: float | None = None) -> CheckpointId:
+    def savepoint(self, path: str | None = None, timeout: Duration | None = None) -> CheckpointId:
         """Take a savepoint: aligned, complete in itself, and never removed by retention.
 
         With a `path` it is copied there as well, to start other pipelines from.
@@ -326,6 +330,20 @@ class Job:
             sum(beat.dead_letters for beat in beats),
         )
 
+    @overload
+    def explain(self, *, to_string: Literal[False] = ...) -> None: ...
+
+    @overload
+    def explain(self, *, to_string: Literal[True]) -> str: ...
+
+    def explain(self, *, to_string: bool = False) -> str | None:
+        """Print the plan that runs, or return it as a text: see `Pipeline.explain`."""
+        text = explained(self.plan, self.plan.parallelism)
+        if to_string:
+            return text
+        print(text)
+        return None
+
     def checkpoints(self) -> tuple[AttemptRecord, ...]:
         """The last checkpoints, completed, declined or in progress, with their figures; newest last.
 
@@ -343,16 +361,17 @@ class Job:
         """Process ids of the current workers, for those who want to look at them, or kill them."""
         return dict(self._gang.processes)
 
-    def _request(self, kind: RequestKind, timeout: float | None) -> CheckpointId:
+    def _request(self, kind: RequestKind, timeout: Duration | None) -> CheckpointId:
+        limit_s = _seconds(timeout)
         answer: Future[RequestResult] = Future()
         self._mail.post(lambda: self._supervisor.request(kind, answer.set_result))
-        result = self._await(answer, timeout, f"the {kind.value}")
+        result = self._await(answer, limit_s, f"the {kind.value}")
         if isinstance(result, RequestCompleted):
             return result.checkpoint
         detail = f" ({result.detail})" if result.detail else ""
         raise PenstockError(f"the {kind.value} of pipeline '{self.name}' was declined: {result.reason.value}{detail}")
 
-    def _await(self, answer: Future[T], timeout: float | None, what: str) -> T:
+    def _await(self, answer: Future[T], limit_s: float | None, what: str) -> T:
         waited, reminders = 0.0, Reminders()
         while True:
             try:
@@ -364,8 +383,8 @@ class Job:
                 if self._ended.is_set() and not answer.done():
                     self._raise_failure()
                     raise JobFailed(f"pipeline '{self.name}' has ended ({self._supervisor.phase.value})") from None
-                if timeout is not None and waited >= timeout:
-                    told = f"{what} of pipeline '{self.name}' did not come within {timeout} s: {self._waits_for()}"
+                if limit_s is not None and waited >= limit_s:
+                    told = f"{what} of pipeline '{self.name}' did not come within {limit_s:g} s: {self._waits_for()}"
                     raise TimeoutError(told) from None
 
     def _waits_for(self) -> str:
@@ -374,6 +393,10 @@ class Job:
         under_way = [record for record in self.checkpoints() if record.status is RecordStatus.IN_PROGRESS]
         parts = [f"checkpoint {each.checkpoint} is in progress: {each.detail}" for each in under_way]
         return "; ".join([f"the pipeline is {progress}", *parts])
+
+
+def _seconds(timeout: Duration | None) -> float | None:
+    return None if timeout is None else duration_s("timeout", timeout, error=OptionError)
 
 
 def _say(text: str) -> None:

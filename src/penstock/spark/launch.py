@@ -14,8 +14,8 @@ from penstock.ids import OperatorName
 from penstock.spark.gang import StoreAddress
 from penstock.spark.job import Job
 from penstock.spark.labels import stop_progress_bar
-from penstock.spark.preflight import check_session, is_single_host
-from penstock.spark.sessions import context_of
+from penstock.spark.preflight import check_session
+from penstock.spark.sessions import context_of, is_on_this_host, master_of
 from penstock.spark.settings import Settings
 from penstock.storage import open_store
 from penstock.storage.copies import import_checkpoint
@@ -59,7 +59,7 @@ def start(
         committer = node.sink.committer() if node.sink is not None else None
         if committer is not None:
             committers[node.name] = committer
-    network = None if is_single_host(spark) else spark.conf.get("spark.driver.host")
+    network = None if is_on_this_host(master_of(spark)) else spark.conf.get("spark.driver.host")
     address = StoreAddress(getattr(store, "url", os.fspath(checkpoints)), storage_options or {})
     if stop_progress_bar(spark):
         _log.info("Spark's progress bar is off in this session: it would be drawn over everything, without end")

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.errors import OptionError
-from penstock.spark.sessions import is_plain_local
+from penstock.spark.sessions import is_plain_local, master_of
 from penstock.spark.slots import slots_total
 
 if TYPE_CHECKING:
@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 
 _EXECUTORS_S_MAX = 30.0
 """So long executors may take to register after a session was started."""
-
-
-def is_single_host(spark: SparkSession) -> bool:
-    """Whether all executors are on the driver's host."""
-    return spark.conf.get("spark.master", "").startswith("local")  # type: ignore[union-attr]
 
 
 def check_session(spark: SparkSession, workers: int) -> None:
@@ -35,7 +30,7 @@ def check_session(spark: SparkSession, workers: int) -> None:
     if slots < workers:
         raise OptionError(
             f"the pipeline needs {workers} workers at the same time, and this session has {slots} slots "
-            f"(master {spark.conf.get('spark.master', '?')}): start it with at least {workers} cores, "
+            f"(master {master_of(spark) or '?'}): start it with at least {workers} cores, "
             f"lower the parallelism, or put several subtasks on one worker with workers={max(slots, 1)}"
         )
 

@@ -29,10 +29,19 @@ def session_zone(spark: SparkSession) -> str:
     return spark.conf.get("spark.sql.session.timeZone") or "UTC"
 
 
+def master_of(spark: SparkSession) -> str:
+    return spark.conf.get("spark.master", "") or ""
+
+
+def is_on_this_host(master: str) -> bool:
+    """Whether all executors of this master are on the driver's host: `local[2]`, or `local-cluster[2,1,1024]`."""
+    return master.startswith("local")
+
+
 def is_plain_local(spark: SparkSession) -> bool:
     """Whether all tasks run in the driver's own JVM, so that no executor can come or go."""
-    master = spark.conf.get("spark.master", "") or ""
-    return master.startswith("local") and not master.startswith("local-cluster")
+    master = master_of(spark)
+    return is_on_this_host(master) and not master.startswith("local-cluster")
 
 
 def is_stopped(spark: SparkSession, error: Exception | None = None) -> bool:

@@ -1,17 +1,16 @@
-"""The settings of a pipeline, as its user writes them: seconds, bytes, and names."""
+"""The settings of a pipeline, as its user writes them: durations, sizes, and names."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from penstock.driver.settings import SupervisorSettings
 from penstock.driver.takeover import RestoreOptions
 from penstock.errors import OptionError
-from penstock.model.units import exact_ms
+from penstock.model.units import Duration, Size, duration_ms, size_bytes
 from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.protocol.recovery import FallBack
 from penstock.protocol.restart import RestartPolicy
@@ -25,9 +24,6 @@ _MODES = {
     "aligned-with-timeout": Mode.ALIGNED_WITH_TIMEOUT,
 }
 
-
-Time: TypeAlias = float | timedelta | str
-"""A number of seconds, a `timedelta`, or a text such as "500 ms"."""
 
 CheckpointMode = Literal["aligned", "unaligned", "aligned-with-timeout"]
 StateBackendName: TypeAlias = Literal["memory"]
@@ -46,26 +42,26 @@ class StartOptions(TypedDict, total=False):
     storage_options: dict[str, object] | None
     """For fsspec, where `checkpoints` is a URL."""
     checkpoint_mode: CheckpointMode
-    checkpoint_interval: Time | None
-    alignment_timeout: Time
-    checkpoint_timeout: Time
-    minimum_pause: Time
+    checkpoint_interval: Duration | None
+    alignment_timeout: Duration
+    checkpoint_timeout: Duration
+    minimum_pause: Duration
     tolerable_failures: int
     retained_checkpoints: int
     retained_savepoints: int
-    inflight_bytes_max: int
-    recovery_bytes_max: int
-    channel_bytes: int
-    channel_time: Time
+    inflight_size_max: Size
+    recovery_size_max: Size
+    channel_size: Size
+    channel_time: Duration
     restarts_max: int
     same_error_max: int | None
-    restart_window: Time
-    restart_delay: Time
-    restart_delay_max: Time
-    worker_silence: Time
-    call_timeout: Time
-    start_timeout: Time
-    takeover_timeout: Time
+    restart_window: Duration
+    restart_delay: Duration
+    restart_delay_max: Duration
+    worker_silence: Duration
+    call_timeout: Duration
+    start_timeout: Duration
+    takeover_timeout: Duration
     allow_output_twice: bool
     allow_dropped_state: bool
     state_backend: StateBackendName
@@ -75,12 +71,10 @@ _LEAST = {
     "tolerable_failures": 0,
     "retained_checkpoints": 1,
     "retained_savepoints": 0,
-    "inflight_bytes_max": 1,
-    "recovery_bytes_max": 1,
-    "channel_bytes": 1,
     "restarts_max": 0,
     "same_error_max": 1,
 }
+_SIZES = ("inflight_size_max", "recovery_size_max", "channel_size")
 _LONGER_THAN_ZERO = (
     "checkpoint_interval",
     "checkpoint_timeout",
@@ -94,29 +88,30 @@ _LONGER_THAN_ZERO = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What can be set for a pipeline. Times are seconds, as numbers, as `timedelta`, or texts such as "500 ms"."""
+    """What can be set for a pipeline, as `Pipeline.start` takes it: durations, sizes, counts and choices."""
 
-    checkpoint_interval: Time | None = 10.0
+    checkpoint_interval: Duration | None = "10 s"
     """From the start of one checkpoint to the start of the next; None for none but those that are asked for."""
     checkpoint_mode: str = "aligned-with-timeout"
     """"aligned", "unaligned", or aligned until `alignment_timeout` has passed."""
-    alignment_timeout: Time = 0.5
-    checkpoint_timeout: Time = 600.0
+    alignment_timeout: Duration = "500 ms"
+    checkpoint_timeout: Duration = "10 min"
     """A checkpoint that is not complete after this is given up."""
-    minimum_pause: Time = 0.0
+    minimum_pause: Duration = "0 s"
     tolerable_failures: int = 3
-    """So many checkpoints in a row may fail; one more restarts the pipeline."""
+    """Maximum number of checkpoints that may fail in a row; one more restarts the pipeline."""
     retained_checkpoints: int = 3
     retained_savepoints: int = STOPS_RETAINED
     """Savepoints that stops have taken. Savepoints that were asked for are never removed."""
-    inflight_bytes_max: int = 256 * 1024 * 1024
+    inflight_size_max: Size = "256 MiB"
     """In-flight data that one worker may capture for a checkpoint."""
-    recovery_bytes_max: int = 64 * 1024 * 1024
+    recovery_size_max: Size = "64 MiB"
     """Recovered in-flight data that one worker holds in memory; the rest is read from the checkpoint in time."""
-    channel_bytes: int = 1024 * 1024
-    """What may be on the way on one channel, at most."""
-    channel_time: Time = 0.01
-    """So long should records wait on a channel: in front of a slow function there is less on the way. 0: any time."""
+    channel_size: Size = "1 MiB"
+    """Maximum of what may be on the way on one channel."""
+    channel_time: Duration = "10 ms"
+    """Target queueing delay per channel. In front of a slow operator the buffer shrinks until records wait no longer
+    than this. 0 disables the adjustment."""
     restarts_max: int = 10
     """Maximum number of restarts for failures within `restart_window`, or with no completed checkpoint in between; one
     more failure fails the pipeline."""
@@ -124,17 +119,17 @@ class Settings:
     """The same error of a function or of the data, or the same call of user code that hangs, met as often as this with
     no completed checkpoint in between, fails the pipeline: another attempt would meet it too. `None` leaves it to
     `restarts_max`."""
-    restart_window: Time = 600.0
-    restart_delay: Time = 0.2
+    restart_window: Duration = "10 min"
+    restart_delay: Duration = "200 ms"
     """Doubles from failure to failure, up to `restart_delay_max`."""
-    restart_delay_max: Time = 30.0
-    worker_silence: Time = 10.0
-    """A worker that was not heard of for so long counts as dead."""
-    call_timeout: Time = 600.0
+    restart_delay_max: Duration = "30 s"
+    worker_silence: Duration = "10 s"
+    """A worker that was not heard of for this long counts as dead."""
+    call_timeout: Duration = "10 min"
     """Longest time a worker may spend in one call, such as one call of a user function; a longer one restarts."""
-    start_timeout: Time = 120.0
-    """Time for the workers to come up, from when there are slots for them; and the time to wait for those slots."""
-    takeover_timeout: Time = 120.0
+    start_timeout: Duration = "2 min"
+    """Duration for the workers to come up, from when there are slots for them; and the time to wait for those slots."""
+    takeover_timeout: Duration = "2 min"
     """An attempt fails if, while it takes the checkpoint directory over, neither the store nor a sink has answered for
     this long. The takeover may take longer altogether: it reads the whole of the checkpoint that it restores."""
     allow_output_twice: bool = False
@@ -162,6 +157,8 @@ class Settings:
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 rest = ", or None" if may_be_none else ""
                 raise OptionError(f"{name} is {value!r}: it must be a whole number of at least {least}{rest}")
+        for name in _SIZES:
+            size_bytes(name, getattr(self, name), error=OptionError)
         for name in _LONGER_THAN_ZERO:
             value = getattr(self, name)
             if value is None and name == "checkpoint_interval":
@@ -221,13 +218,13 @@ class Settings:
 
     def worker(self, time_zone: str = "UTC") -> WorkerSettings:
         silence_ms = _ms("worker_silence", self.worker_silence)
+        channel_bytes = size_bytes("channel_size", self.channel_size, error=OptionError)
         return WorkerSettings(
-            window_bytes=self.channel_bytes,
-            output_bytes_max=self.channel_bytes,
-            # Only 0 itself stands for windows that stay as they are, and not a time that is next to nothing.
-            queue_ms_target=max(_ms("channel_time", self.channel_time), 1 if self.channel_time else 0),
-            capture_bytes_max=self.inflight_bytes_max,
-            backlog_bytes_max=self.recovery_bytes_max,
+            window_bytes=channel_bytes,
+            output_bytes_max=channel_bytes,
+            queue_ms_target=_ms("channel_time", self.channel_time),
+            capture_bytes_max=size_bytes("inflight_size_max", self.inflight_size_max, error=OptionError),
+            backlog_bytes_max=size_bytes("recovery_size_max", self.recovery_size_max, error=OptionError),
             heartbeat_ms=max(1, min(1000, silence_ms // 4)),
             driver_silence_ms_max=3 * silence_ms,
             time_zone=time_zone,
@@ -235,14 +232,5 @@ class Settings:
         )
 
 
-def _ms(name: str, value: Time) -> int:
-    seconds: object = value
-    if isinstance(value, str | timedelta):
-        ms = exact_ms(value)
-        seconds = None if ms is None else float(ms) / 1000
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
-        raise OptionError(
-            f"{name} is {value!r}: it must be a number of seconds, a timedelta, or a text such as '500 ms', '10 s' or "
-            f"'5 minutes'"
-        )
-    return round(seconds * 1000)
+def _ms(name: str, value: Duration) -> int:
+    return duration_ms(name, value, error=OptionError)

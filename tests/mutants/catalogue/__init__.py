@@ -22,6 +22,7 @@ from tests.mutants.catalogue import (
     seams,
     sinks,
     snapshots,
+    surface,
     takeovers,
     windows,
 )
@@ -44,4 +45,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *columns.MUTANTS,
     *names.MUTANTS,
     *seams.MUTANTS,
+    *surface.MUTANTS,
 )

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock import CollectSink, KeyedFunction, ListSource, Pipeline, PipelineError, Stream, TwoInputFunction
+from penstock import KeyedFunction, Pipeline, PipelineError, Stream, TwoInputFunction
 from penstock.graph.logical import Graph, Link
 from penstock.graph.physical import plan
 from penstock.ids import OperatorName
 from penstock.protocol.manifest import Partitioning
+from penstock.testing import CollectSink, ListSource
 
 ROWS = [{"k": "a", "v": 1}, {"k": "b", "v": 2}]
 
@@ -118,14 +119,14 @@ def test_a_link_that_makes_no_chain_can_be_overtaken_on() -> None:
         ("rebalance", Partitioning.REBALANCE),
         ("shuffle", Partitioning.SHUFFLE),
         ("broadcast", Partitioning.BROADCAST),
-        ("global_", Partitioning.GLOBAL),
+        ("to_one", Partitioning.GLOBAL),
         ("forward", Partitioning.FORWARD),
         ("rescale", Partitioning.RESCALE),
     ],
 )
 def test_an_exchange_says_how_the_next_link_partitions(method: str, partitioning: Partitioning) -> None:
     graph = described(
-        lambda stream: getattr(stream, method)().map(same).map(same, parallelism=1 if method == "global_" else None)
+        lambda stream: getattr(stream, method)().map(same).map(same, parallelism=1 if method == "to_one" else None)
     )
     assert links(graph)["source_1->map_1"] == partitioning
     assert links(graph)["map_1->map_2"] == Partitioning.FORWARD
@@ -170,7 +171,10 @@ def test_connect_has_two_inputs() -> None:
     ("build", "message"),
     [
         (lambda s: s.map(7), "map takes a function, not 7"),
-        (lambda s: s.map(same, as_="numpy"), "operator 'map #1': as_ is 'numpy': it must be one of arrow, pandas"),
+        (
+            lambda s: s.map(same, format="numpy"),
+            "operator 'map #1': format is 'numpy': it must be one of arrow",
+        ),
         (lambda s: s.map(same, schema=7), "7 is not a schema"),
         (lambda s: s.map(same, schema="a strange"), "there is no type 'strange'"),
         (lambda s: s.map(same, parallelism=0), "the parallelism of 'map #1' is 0"),
@@ -189,7 +193,7 @@ def test_connect_has_two_inputs() -> None:
         (lambda s: s.key_by("k").process(Nothing(), at_end="x"), "at_end is 'x'"),
         (lambda s: s.map_async(same, concurrency=0), "concurrency is 0"),
         (lambda s: s.map_async(same, batch_rows=-1), "batch_rows is -1"),
-        (lambda s: s.map_async(same, in_="fibers"), "in_ is 'fibers'"),
+        (lambda s: s.map_async(same, executor="fibers"), "executor is 'fibers'"),
         (lambda s: s.connect(7), "connect takes streams of the same pipeline"),
         (lambda s: s.union(7), "union takes streams of the same pipeline"),
         (lambda s: s.key_by("k").connect(s.key_by("k", "v")).process(Left()), "both need a key of the same columns"),
@@ -247,7 +251,7 @@ def test_an_attribute_that_cannot_travel_is_found() -> None:
 def test_polars_that_is_not_installed_is_an_error_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "polars", None)
     with pytest.raises(PipelineError, match=r"pip install penstock\[polars\], here and on the workers"):
-        described(lambda stream: stream.map(same, as_="polars"))
+        described(lambda stream: stream.map(same, format="polars"))
 
 
 def test_start_hands_the_checked_graph_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from penstock.errors import PenstockError, PipelineError
 
 SOURCE = """
 import numpy as np
-from penstock import ConsoleSink, ListSource, Pipeline, PipelineError
+from penstock import ConsoleSink, Pipeline, PipelineError
+from penstock.testing import ListSource
 
 pipeline = Pipeline("one").source(ListSource([{"a": 1}])).sink(ConsoleSink())
 stream = Pipeline("two").source(ListSource([{"a": 1}]))

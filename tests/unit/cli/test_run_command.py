@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock import ConsoleSink, ListSource, Pipeline
+from penstock import ConsoleSink, Pipeline
 from penstock.cli import run_command
 from penstock.cli.run_command import default_directory
 from penstock.ids import OperatorName
 from penstock.storage import paths
+from penstock.testing import ListSource
 from tests.unit.cli.kit import directory, penstock
 
 TARGET = "tests.unit.cli.test_run_command:pipeline"

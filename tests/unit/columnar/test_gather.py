@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.columnar.gather import filter_rows, joined, mask_of, may_share, owned, take, take_rows
+from penstock.columnar.expressions import evaluated
+from penstock.columnar.gather import filter_rows, joined, may_share, owned, take, take_rows
 from tests.unit.columnar.arrays import NAMES, columns
 
 
@@ -193,7 +194,7 @@ def test_rows_of_every_type_are_filtered_by_a_mask_and_by_an_expression(name: st
     mask = pa.array([None if n == 33 else n >= 20 for n in range(ROWS)])
     check(filter_rows(batch, mask).column("x"), COLUMNS[name].type, wanted)
     expression = (pc.field("n") >= 20) & (pc.field("n") != 33)
-    check(filter_rows(batch, mask_of(batch, expression)).column("x"), COLUMNS[name].type, wanted)
+    check(filter_rows(batch, evaluated(batch, [expression], ValueError)[0]).column("x"), COLUMNS[name].type, wanted)
 
 
 @each_type

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import END_OF_SPLIT, CollectSink, DataError, GeneratorSource, Pipeline, PipelineError, RestoreError
+from penstock import END_OF_SPLIT, DataError, GeneratorSource, Pipeline, PipelineError, RestoreError
 from penstock.storage import MemoryStore
-from penstock.testing import run
+from penstock.testing import CollectSink, run
 
 
 def make(start: int, count: int) -> pa.RecordBatch:

@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import ABORT, CHECKPOINT, END_OF_SPLIT, PAUSE, ListSource, PipelineError
+from penstock import END_OF_SPLIT, PipelineError
 from penstock.connectors.memory import Aborted
+from penstock.testing import ABORT, CHECKPOINT, PAUSE, ListSource
 
 
 def rows_of(reader: Any, rows_max: int = 100) -> list[int]:
@@ -55,7 +56,7 @@ def test_an_abort_happens_once() -> None:
 
 
 def test_a_pause_takes_its_time() -> None:
-    reader = ListSource([PAUSE(20), *rows(1)]).open("0", None)
+    reader = ListSource([PAUSE("20 ms"), *rows(1)]).open("0", None)
     started = time.monotonic()
     while reader.read(1) is None:
         pass

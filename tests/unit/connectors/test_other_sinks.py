@@ -12,14 +12,10 @@ import pyarrow as pa
 import pytest
 
 from penstock import (
-    ABORT,
-    CHECKPOINT,
     END_OF_SPLIT,
     CallableSink,
-    CollectSink,
     Committer,
     ConsoleSink,
-    ListSource,
     Pipeline,
     PipelineError,
     Sink,
@@ -28,7 +24,7 @@ from penstock import (
     SplitReader,
 )
 from penstock.ids import CheckpointId, Generation
-from penstock.testing import run
+from penstock.testing import ABORT, CHECKPOINT, CollectSink, ListSource, run
 
 ITEMS: list[Any] = [*({"n": n} for n in range(50)), CHECKPOINT, *({"n": n} for n in range(50, 80)), ABORT(), {"n": 80}]
 

@@ -209,12 +209,12 @@ def is_open(manifest: Manifest) -> bool:
 
 
 def timed(column: str) -> Any:
-    return lambda stream: stream.with_event_time(column, max_delay=0, name="time")
+    return lambda stream: stream.with_watermark(column, 0, name="time")
 
 
-def windows(size: int, every: int | None = None, offset: int = 0, on: str = "at", **outputs: Any) -> Any:
+def windows(size_ms: int, every_ms: int | None = None, offset: Any = 0, on: str = "at", **outputs: Any) -> Any:
     def build(stream: Any) -> Any:
-        window = stream.key_by("k").window(size, every=every, offset=offset, on=on)
+        window = stream.key_by("k").window(f"{size_ms} ms", every=f"{every_ms or size_ms} ms", offset=offset, on=on)
         return window.aggregate(name="windows", **(outputs or {"n": "count"}))
 
     return build
@@ -227,7 +227,7 @@ def aggregates(**outputs: Any) -> Any:
 CHANGES = {
     "the size of windows": (windows(10), windows(20), "windows was 10 ms every 10 ms from 0 ms and is 20 ms every 20"),
     "the slide of windows": (windows(20), windows(20, 10), "windows was 20 ms every 20 ms"),
-    "the offset of windows": (windows(10), windows(10, offset=5), "and is 10 ms every 10 ms from 5 ms here"),
+    "the offset of windows": (windows(10), windows(10, offset="5 ms"), "and is 10 ms every 10 ms from 5 ms here"),
     "the event time of windows": (windows(10), windows(10, on="seen"), "event-time column was at and is seen here"),
     "the aggregates of windows": (windows(10), windows(10, n=("sum", "n")), "aggregates was count(*) and is sum(n)"),
     "an aggregate more": (
@@ -393,7 +393,7 @@ OTHER_STATES = {
     "a nullable field more": (value("n bigint"), value("n bigint, m bigint"), "and is value (n: int64, m: int64) here"),
     "a time to live": (
         value("n bigint"),
-        value("n bigint", ttl_ms=1000),
+        value("n bigint", ttl="1000 ms"),
         "was declared as value (n: int64) and is value",
     ),
     "the kind of a state": (
@@ -450,7 +450,7 @@ class TestAChangedKind:
     def aggregated(build: Any, rows: int = 20) -> Pipeline:
         pipeline = Pipeline("p")
         stream = pipeline.source(ListSource([{"k": n % 2, "v": n, "t": n} for n in range(rows)]), name="read")
-        build(stream.with_event_time("t", max_delay=0, name="time").key_by("k")).sink(CollectSink(), name="out")
+        build(stream.with_watermark("t", 0, name="time").key_by("k")).sink(CollectSink(), name="out")
         return pipeline
 
     @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from penstock import CollectSink, ListSource, Pipeline
+from penstock import Pipeline
 from penstock.driver.left_out import LateRows, SkippedInput
 from penstock.ids import Generation, WorkerId
 from penstock.mailbox.frames import HeartbeatFrame
-from penstock.testing import run
+from penstock.testing import CollectSink, ListSource, run
 from tests.unit.mailbox.fake_ports import ManualClock
 
 
@@ -56,7 +56,7 @@ def test_each_attempt_counts_from_zero(caplog: pytest.LogCaptureFixture) -> None
 def test_a_pipeline_that_drops_records_says_so(caplog: pytest.LogCaptureFixture) -> None:
     rows = [{"k": 1, "at": at} for at in (0, 10_000, 100, 200)]
     pipeline, sink = Pipeline("views"), CollectSink()
-    stream = pipeline.source(ListSource(rows, batch_rows=1)).with_event_time("at", max_delay=0)
+    stream = pipeline.source(ListSource(rows, batch_rows=1)).with_watermark("at", 0)
     stream.key_by("k").window("1 s").count("n").sink(sink)
     with caplog.at_level(logging.WARNING, "penstock"):
         result = run(pipeline)

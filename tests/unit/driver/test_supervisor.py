@@ -63,7 +63,7 @@ F = TypeVar("F")
 HANG_S = 60.0
 SETTINGS = SupervisorSettings(
     Policy(interval_ms=1_000, expiry_ms=5_000, failures_tolerable=1, backoff_ms=10),
-    RestartPolicy(failures_max=3, window_ms=60_000, delay_ms=100, delay_ms_max=400),
+    RestartPolicy(failures_max=3, window_ms=60_000, delay_ms=100, delay_ms_max=400, repeats_max=None),
     silence_ms_max=2_000,
     start_ms_max=10_000,
 )

@@ -27,7 +27,7 @@ def described(*, with_window: bool = False, splits: int = 1) -> tuple[Pipeline, 
     pipeline = Pipeline("orders")
     stream = pipeline.source(ListSource(ORDERS, splits=splits, batch_rows=7), name="read")
     if with_window:
-        windowed = stream.with_event_time("at", max_delay=0).key_by("customer").window(1000)
+        windowed = stream.with_watermark("at", 0).key_by("customer").window("1000 ms")
         windowed.aggregate(total=("sum", "amount"), orders="count", name="sum").sink(output, name="write")
     else:
         keyed = stream.key_by("customer")

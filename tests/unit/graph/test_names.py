@@ -13,11 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import (
-    CollectSink,
     FileSource,
     GeneratorSource,
     KeyedFunction,
-    ListSource,
     ParquetSink,
     Pipeline,
     PipelineError,
@@ -27,6 +25,7 @@ from penstock import (
 from penstock.connectors.sink import Committer, Sink, SinkWriter
 from penstock.graph.logical import Node
 from penstock.ids import Generation
+from penstock.testing import CollectSink, ListSource
 
 ROWS = [{"k": "a", "j": 1, "v": 1, "t": 1_000}]
 
@@ -102,7 +101,7 @@ STATELESS: tuple[Callable[[Stream], Stream], ...] = (
     lambda s: s.filter(pc.field("v") > 0),
     lambda s: s.rebalance(),
     lambda s: s.map_async(third),
-    lambda s: s.with_event_time("t", max_delay="1 s"),
+    lambda s: s.with_watermark("t", "1 s"),
 )
 
 
@@ -161,11 +160,11 @@ class TestState:
         assert name_of("source", STATEFUL["count"]).startswith("source-ListSource-")
 
     def test_another_column_of_event_time_is_under_the_same_name(self) -> None:
-        names = [name_of("with_event_time", lambda s, c=c: s.with_event_time(c, max_delay=0)) for c in ("t", "v")]
+        names = [name_of("with_event_time", lambda s, c=c: s.with_watermark(c, 0)) for c in ("t", "v")]
         assert names[0] == names[1]
 
     def test_two_columns_of_event_time_are_told_apart(self) -> None:
-        assert len(names_of(*(lambda s, c=c: s.with_event_time(c, max_delay=0) for c in ("t", "v")))) == 5
+        assert len(names_of(*(lambda s, c=c: s.with_watermark(c, 0) for c in ("t", "v")))) == 5
 
     def test_inputs_of_a_connection_count(self) -> None:
         def connected(swap: bool) -> str:

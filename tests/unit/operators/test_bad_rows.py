@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock import CollectSink, DataError, ListSource, Pipeline, UserCodeError
-from penstock.testing import run
+from penstock import DataError, Pipeline, UserCodeError
+from penstock.testing import CollectSink, ListSource, run
 from penstock.user_code import same_failure
 
 NAIVE = datetime.datetime(2026, 1, 1, 12)
@@ -34,11 +34,13 @@ def test_a_declared_field_that_a_row_does_not_have_is_an_error_and_not_null() ->
     with pytest.raises(
         DataError, match=r"row 2 of 4 .* does not have the field 'm' of the declared schema: \{'n': 2\}"
     ):
-        result_of(lambda s: s.map(parsed, as_="rows", schema="n bigint, m bigint"), [{"n": n} for n in range(4)])
+        result_of(lambda s: s.map(parsed, format="rows", schema="n bigint, m bigint"), [{"n": n} for n in range(4)])
 
 
 def test_a_declared_field_may_be_none() -> None:
-    rows = result_of(lambda s: s.map(lambda r: {**r, "m": None}, as_="rows", schema="n bigint, m bigint"), [{"n": 1}])
+    rows = result_of(
+        lambda s: s.map(lambda r: {**r, "m": None}, format="rows", schema="n bigint, m bigint"), [{"n": 1}]
+    )
     assert rows == [{"n": 1, "m": None}]
 
 
@@ -54,7 +56,7 @@ def test_times_with_and_without_a_zone_do_not_mix(schema: str | None, batch_rows
     with pytest.raises(
         DataError, match=r"the time 'at' has a zone in row \d of \d+ .* and none in rows before: \{'n': 1"
     ):
-        result_of(lambda s: s.map(timed, as_="rows", schema=schema), [{"n": n} for n in range(3)], batch_rows)
+        result_of(lambda s: s.map(timed, format="rows", schema=schema), [{"n": n} for n in range(3)], batch_rows)
 
 
 def test_a_list_of_rows_does_not_mix_them_either() -> None:
@@ -66,7 +68,7 @@ def test_a_list_of_rows_does_not_mix_them_either() -> None:
 
 @pytest.mark.parametrize("time", [NAIVE, AWARE])
 def test_times_of_one_kind_pass(time: datetime.datetime) -> None:
-    rows = result_of(lambda s: s.map(lambda row: {"at": time}, as_="rows"), [{"n": n} for n in range(3)], 1)
+    rows = result_of(lambda s: s.map(lambda row: {"at": time}, format="rows"), [{"n": n} for n in range(3)], 1)
     assert rows == [{"at": time}] * 3
 
 
@@ -80,11 +82,11 @@ def broken(row: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     "step",
     [
-        lambda s: s.map(broken, as_="rows"),
-        lambda s: s.flat_map(broken, as_="rows"),
-        lambda s: s.filter(broken, as_="rows"),
-        lambda s: s.map_async(broken, as_="rows"),
-        lambda s: s.map_async(broken, as_="rows", in_="processes"),
+        lambda s: s.map(broken, format="rows"),
+        lambda s: s.flat_map(broken, format="rows"),
+        lambda s: s.filter(broken, format="rows"),
+        lambda s: s.map_async(broken, format="rows"),
+        lambda s: s.map_async(broken, format="rows", executor="processes"),
     ],
 )
 def test_the_row_is_told_at_which_a_function_raises(step: Any) -> None:
@@ -101,7 +103,7 @@ def test_the_same_failure_is_known_in_another_batch() -> None:
 
 def test_a_message_of_arrow_is_the_reason_without_the_schema() -> None:
     rows = [{"n": 1, "text": "a", "struct": {"a": 1}}]
-    with pytest.raises(UserCodeError, match="there is no column 'nope'; the columns are: n, text, struct") as caught:
+    with pytest.raises(DataError, match="there is no column 'nope'; the columns are: n, text, struct") as caught:
         result_of(lambda s: s.filter(pc.field("nope") > 0), rows)
     assert "\n" not in str(caught.value)
 

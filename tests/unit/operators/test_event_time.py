@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import CollectSink, DataError, ListSource, Pipeline, PipelineError
+from penstock import DataError, Pipeline, PipelineError
 from penstock.ids import OperatorName
 from penstock.model.event_time import IDLE_WATERMARK, MAX_WATERMARK, ticks_of
 from penstock.operators.contract import Emit, Operator, OperatorContext
 from penstock.operators.event_time import EventTimeOperator
-from penstock.testing import run
+from penstock.testing import CollectSink, ListSource, run
 
 NOW_MS = 1_800_000_000_000
 DAY_MS = 86_400_000
@@ -133,7 +133,10 @@ def test_watermarks_from_upstream_end_here_but_for_the_last_one() -> None:
 @pytest.mark.parametrize(
     ("batch", "text"),
     [
-        (pa.record_batch({"at": [1]}), "operator 'times': the column 'ts' of the event time is not.*: at; keep it"),
+        (
+            pa.record_batch({"at": [1]}),
+            "operator 'times': event-time column 'ts' not found.* are at. Keep it",
+        ),
         (batch_of("now", kind=pa.string()), "operator 'times': the event time 'ts' is of type string: cast it"),
         (batch_of(1, None), "operator 'times': the event time 'ts' is null in 1 of 2 rows: filter them out"),
         (batch_of(1.5, kind=pa.float64()), "of type double"),
@@ -151,11 +154,9 @@ def test_what_cannot_be_an_event_time_is_refused(batch: pa.RecordBatch, text: st
     [("", "1 s", None), (None, "1 s", None), ("ts", "soon", None), ("ts", -1, None), ("ts", 1, 0), ("ts", 1, "soon")],
 )
 def test_arguments_are_checked_at_the_call(arguments: tuple[Any, Any, Any]) -> None:
-    column, max_delay, idle_after = arguments
-    with pytest.raises(PipelineError, match="with_event_time"):
-        Pipeline("p").source(ListSource([{"ts": 1}])).with_event_time(
-            column, max_delay=max_delay, idle_after=idle_after
-        )
+    column, delay, idle_after = arguments
+    with pytest.raises(PipelineError, match="with_watermark"):
+        Pipeline("p").source(ListSource([{"ts": 1}])).with_watermark(column, delay, idle_after=idle_after)
 
 
 # --- in a pipeline ---
@@ -180,7 +181,7 @@ def test_operators_behind_it_hear_the_watermarks_in_their_place(is_chained: bool
     """Also those of the same chain, where no channel brings them."""
     pipeline, sink = Pipeline("p"), CollectSink()
     source = ListSource([{"ts": 10}, {"ts": 5}, {"ts": 30}], batch_rows=1, watermark_column="ts")
-    stream = pipeline.source(source).with_event_time("ts", max_delay=3).map(lambda batch: batch)
+    stream = pipeline.source(source).with_watermark("ts", "3 ms").map(lambda batch: batch)
     if not is_chained:
         stream = stream.rebalance()
     stream._node("seen", Watermarks, None, None).sink(sink)
@@ -192,7 +193,7 @@ def test_operators_behind_it_hear_the_watermarks_in_their_place(is_chained: bool
 def test_timestamps_of_python_are_event_times_too() -> None:
     pipeline, sink = Pipeline("p"), CollectSink()
     at = datetime.datetime(1970, 1, 1, 0, 0, 2, tzinfo=datetime.UTC)
-    stream = pipeline.source(ListSource([{"ts": at}])).with_event_time("ts", max_delay="1 s")
+    stream = pipeline.source(ListSource([{"ts": at}])).with_watermark("ts", "1 s")
     stream._node("seen", Watermarks, None, None).filter(lambda b: pa.compute.equal(b["what"], "watermark")).sink(sink)
     run(pipeline)
     assert sink.rows() == [{"what": "watermark", "ts": 1000}]
@@ -208,7 +209,7 @@ def test_numbers_that_look_like_another_unit_are_a_warning_with_the_cure(
     operator = opened(FakeContext())
     fed(operator, batch_of(1_700_000_000 * per_s, 1_700_000_060 * per_s), batch_of(1_700_000_100 * per_s))
     (record,) = [each for each in caplog.records if "are taken for milliseconds" in each.message]
-    assert f'say with_event_time("ts", unit="{unit}", …) if they are' in record.message
+    assert f'say with_watermark("ts", "…", unit="{unit}") if they are' in record.message
 
 
 @pytest.mark.parametrize("times", [(1_000, 2_500), (0,), (-5_000, 10), (NOW_MS,), (1_700_000_000, 5)])
@@ -237,7 +238,7 @@ def test_a_timestamp_has_a_unit_already() -> None:
 def test_windows_know_the_unit() -> None:
     pipeline, sink = Pipeline("p"), CollectSink()
     stream = pipeline.source(ListSource([{"k": 1, "at": 1_700_000_000 + n} for n in range(10)]))
-    stream.with_event_time("at", unit="s", max_delay=0).key_by("k").window("5 s").count().sink(sink)
+    stream.with_watermark("at", unit="s", delay=0).key_by("k").window("5 s").count().sink(sink)
     run(pipeline)
     assert [row["count"] for row in sink.rows()] == [5, 5]
 
@@ -290,7 +291,7 @@ def test_windows_go_on_beside_a_time_in_the_future() -> None:
     for max_ahead in (None, "1 hour"):
         pipeline, sink = Pipeline("p"), CollectSink()
         stream = pipeline.source(ListSource(rows, batch_rows=1))
-        stream.with_event_time("at", max_delay="1 s", max_ahead=max_ahead).key_by("k").window("1 s").count().sink(sink)
+        stream.with_watermark("at", "1 s", max_ahead=max_ahead).key_by("k").window("1 s").count().sink(sink)
         late.append(run(pipeline).rows_late)
     assert late[0] > 10
     assert late[1] == 0
@@ -301,4 +302,4 @@ def test_windows_go_on_beside_a_time_in_the_future() -> None:
 )
 def test_a_unit_or_limit_that_cannot_be_is_found_at_once(options: dict[str, Any], message: str) -> None:
     with pytest.raises(PipelineError, match=message):
-        Pipeline("p").source(ListSource([{"t": 1}])).with_event_time("t", max_delay=0, **options)
+        Pipeline("p").source(ListSource([{"t": 1}])).with_watermark("t", 0, **options)

@@ -9,13 +9,9 @@ import pyarrow as pa
 import pytest
 
 from penstock import (
-    ABORT,
-    CHECKPOINT,
-    CollectSink,
     DataError,
     KeyedFunction,
     KeyedStream,
-    ListSource,
     Pipeline,
     PipelineError,
     RestoreError,
@@ -29,7 +25,7 @@ from penstock.model.event_time import MAX_WATERMARK, MIN_WATERMARK
 from penstock.operators.timers import timers_of
 from penstock.state.keyed import KeyedState
 from penstock.storage import MemoryStore
-from penstock.testing import run
+from penstock.testing import ABORT, CHECKPOINT, CollectSink, ListSource, run
 
 
 class Context:
@@ -266,7 +262,7 @@ def echoes(items: list[Any]) -> list[tuple[str, int]]:
 
 
 def timed_by(pipeline: Pipeline, items: list[Any]) -> KeyedStream:
-    return pipeline.source(ListSource(items)).with_event_time("at", max_delay=0).key_by("user")
+    return pipeline.source(ListSource(items)).with_watermark("at", 0).key_by("user")
 
 
 def heard(sinks: list[CollectSink]) -> list[tuple[str, int]]:
@@ -276,7 +272,7 @@ def heard(sinks: list[CollectSink]) -> list[tuple[str, int]]:
 def test_a_processor_of_pyspark_finds_the_sessions() -> None:
     pipeline, sink = Pipeline("p"), CollectSink()
     schema = "user string, n int, at bigint"
-    timed_by(pipeline, visits()).process(Sessions(), schema=schema, as_="rows").sink(sink)
+    timed_by(pipeline, visits()).process(Sessions(), schema=schema, format="rows").sink(sink)
     run(pipeline)
     rows = [row for row in sink.rows() if row["user"] != "other"]
     assert (len(rows), {row["n"] for row in rows}) == (7 * 12, {5})
@@ -337,7 +333,7 @@ def watermarks_of(build: Callable[[Stream], Stream], **options: Any) -> list[dic
 
 
 def test_a_keyed_function_has_event_time_timers_where_the_stream_has_event_time() -> None:
-    rows = watermarks_of(lambda s: s.with_event_time("at", max_delay=5).key_by("user").process(Now()))
+    rows = watermarks_of(lambda s: s.with_watermark("at", "5 ms").key_by("user").process(Now()))
     assert [(row["at"], row["watermark"]) for row in rows] == [(10, 15), (20, 25), (30, 30)]
 
 
@@ -345,7 +341,7 @@ def test_without_event_time_timers_are_in_processing_time_and_it_can_be_said() -
     rows = watermarks_of(lambda s: s.key_by("user").process(Now()))
     assert [row["at"] for row in rows] == [10, 20, 30]
     rows = watermarks_of(
-        lambda s: s.with_event_time("at", max_delay=5).key_by("user").process(Now(1), time_mode="processing")
+        lambda s: s.with_watermark("at", "5 ms").key_by("user").process(Now(1), time_mode="processing")
     )
     assert all(row["at"] > 10**12 for row in rows)
 
@@ -366,7 +362,7 @@ def test_timers_of_the_other_time_are_not_taken_for_those_of_this_one() -> None:
 
     def described(items: list[Any], mode: Any) -> tuple[Pipeline, CollectSink]:
         pipeline, sink = Pipeline("p"), CollectSink()
-        timed = pipeline.source(ListSource(items)).with_event_time("at", max_delay=0).key_by("user")
+        timed = pipeline.source(ListSource(items)).with_watermark("at", 0).key_by("user")
         timed.process(Now(10**7), time_mode=mode, name="now").sink(sink)
         return pipeline, sink
 
@@ -394,7 +390,7 @@ def test_a_function_of_two_inputs_has_event_time_timers_too() -> None:
     pipeline, sink = Pipeline("p"), CollectSink()
     sides = [
         pipeline.source(ListSource([{"user": "a", "at": at} for at in times], batch_rows=1), name=name)
-        .with_event_time("at", max_delay=0)
+        .with_watermark("at", 0)
         .key_by("user")
         for name, times in (("left", (0, 20, 40)), ("right", (10, 30)))
     ]

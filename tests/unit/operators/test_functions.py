@@ -14,13 +14,8 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock import (
-    ABORT,
-    CHECKPOINT,
-    PAUSE,
-    CollectSink,
     DataError,
     KeyedFunction,
-    ListSource,
     Pipeline,
     PipelineError,
     RestoreError,
@@ -30,7 +25,7 @@ from penstock import (
     TwoInputFunction,
     UserCodeError,
 )
-from penstock.testing import Result, run
+from penstock.testing import ABORT, CHECKPOINT, PAUSE, CollectSink, ListSource, Result, run
 
 NOW = int(time.time() * 1000)
 
@@ -120,7 +115,7 @@ def test_a_keyed_function_sees_its_rows_in_the_form_of_its_choice(as_: Any) -> N
             else:
                 yield {"user": key[0], "n": sum(row["n"] for row in rows)}
 
-    rows, _ = run_of(lambda s: s.key_by("user").process(Sum(), as_=as_), clicks(10), batch_rows=100)
+    rows, _ = run_of(lambda s: s.key_by("user").process(Sum(), format=as_), clicks(10), batch_rows=100)
     assert newest(rows) == {f"u{k}": k + k + 5 for k in range(5)}
 
 
@@ -140,7 +135,7 @@ def test_list_and_map_state() -> None:
             yield {"user": key[0], "n": sum(n for (n,) in self.seen.get()), "even": counts.get(True, 0)}
 
     items = [*clicks(20, 2), CHECKPOINT, ABORT(), *clicks(20, 2, 20)]
-    rows, _ = run_of(lambda s: s.key_by("user").process(Both(), as_="rows"), items, parallelism=2)
+    rows, _ = run_of(lambda s: s.key_by("user").process(Both(), format="rows"), items, parallelism=2)
     last = {row["user"]: (row["n"], row["even"]) for row in rows}
     assert last == {"u0": (sum(range(0, 40, 2)), 20), "u1": (sum(range(1, 40, 2)), 0)}
 
@@ -148,9 +143,9 @@ def test_list_and_map_state() -> None:
 def test_state_with_a_time_to_live_is_gone_after_it() -> None:
     class Recent(KeyedFunction):
         def open(self, context: Any) -> None:
-            self.value = context.value("value", "n bigint", ttl_ms=40)
-            self.list = context.list("list", "n bigint", ttl_ms=40)
-            self.map = context.map("map", "k bigint", "n bigint", ttl_ms=40)
+            self.value = context.value("value", "n bigint", ttl="40 ms")
+            self.list = context.list("list", "n bigint", ttl="40 ms")
+            self.map = context.map("map", "k bigint", "n bigint", ttl="40 ms")
 
         def process(self, key: Any, rows: Any, context: Any) -> Iterator[Any]:
             for row in rows:
@@ -160,8 +155,8 @@ def test_state_with_a_time_to_live_is_gone_after_it() -> None:
                 self.map.update_value((row["n"],), (row["n"],))
                 yield {"old": str(old)}
 
-    items = [*clicks(2, 1), PAUSE(60), *clicks(1, 1)]
-    rows, _ = run_of(lambda s: s.key_by("user").process(Recent(), as_="rows"), items)
+    items = [*clicks(2, 1), PAUSE("60 ms"), *clicks(1, 1)]
+    rows, _ = run_of(lambda s: s.key_by("user").process(Recent(), format="rows"), items)
     nothing, first = "(None, [], [], False)", "((0,), [(0,)], [((0,), (0,))], True)"
     assert [row["old"] for row in rows] == [nothing, first, nothing]
 
@@ -226,7 +221,7 @@ class Alarm(KeyedFunction):
 
 
 def test_timers_are_called_at_their_time() -> None:
-    rows, _ = run_of(lambda s: s.key_by("user").process(Alarm(30)), [*clicks(10), PAUSE(80), *clicks(10)])
+    rows, _ = run_of(lambda s: s.key_by("user").process(Alarm(30)), [*clicks(10), PAUSE("80 ms"), *clicks(10)])
     assert newest(rows) == {f"u{k}": 2 for k in range(5)}
     assert all(row["late"] >= 0 and row["timers"] == 1 for row in rows)
 
@@ -244,7 +239,7 @@ def test_timers_that_are_left_at_the_end_can_be_dropped() -> None:
 
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_timers_survive_a_crash_and_are_called_once(parallelism: int) -> None:
-    items = [*clicks(10), CHECKPOINT, ABORT(), PAUSE(120), *clicks(5)]
+    items = [*clicks(10), CHECKPOINT, ABORT(), PAUSE("120 ms"), *clicks(5)]
     rows, result = run_of(lambda s: s.key_by("user").process(Alarm(60)), items, parallelism=parallelism, workers=2)
     assert result.restarts == 1
     assert sorted((row["user"], row["n"]) for row in rows) == [(f"u{k}", 2) for k in range(5)]
@@ -253,7 +248,7 @@ def test_timers_survive_a_crash_and_are_called_once(parallelism: int) -> None:
 def test_timers_move_with_their_keys_when_the_pipeline_is_rescaled() -> None:
     def described() -> tuple[Pipeline, CollectSink]:
         sink = CollectSink()
-        source = ListSource([*clicks(10), CHECKPOINT, PAUSE(500), *clicks(5)])
+        source = ListSource([*clicks(10), CHECKPOINT, PAUSE("500 ms"), *clicks(5)])
         return Pipeline("p").source(source, parallelism=1).key_by("user").process(Alarm(400)).sink(sink), sink
 
     first, none = described()
@@ -277,7 +272,7 @@ def test_a_timer_can_be_deleted_and_set_again() -> None:
         def on_timer(self, key: Any, at_ms: int, context: Any) -> Iterator[Any]:
             yield {"at": at_ms - NOW}
 
-    rows, _ = run_of(lambda s: s.key_by("user").process(Fickle(), as_="rows"), [*clicks(1), PAUSE(20)])
+    rows, _ = run_of(lambda s: s.key_by("user").process(Fickle(), format="rows"), [*clicks(1), PAUSE("20 ms")])
     assert rows == [{"at": 1}]
 
 
@@ -289,7 +284,7 @@ def test_what_a_timer_raises_names_its_operator() -> None:
     with pytest.raises(
         UserCodeError, match=r"operator 'process-user-[0-9a-f]{8}', subtask 0 of 1: on_timer raised KeyError"
     ):
-        run_of(lambda s: s.key_by("user").process(Broken(1)), [*clicks(1), PAUSE(30)], restarts=0)
+        run_of(lambda s: s.key_by("user").process(Broken(1)), [*clicks(1), PAUSE("30 ms")], restarts=0)
 
 
 # --- as in PySpark ---
@@ -360,7 +355,7 @@ def test_a_processor_written_for_pyspark_runs_as_it_is() -> None:
     )
     items = [*clicks(20), CHECKPOINT, ABORT(), *clicks(20)]
     rows, result = run_of(
-        lambda s: s.key_by("user").process(Sessions(), as_="rows", schema=schema), items, parallelism=2
+        lambda s: s.key_by("user").process(Sessions(), format="rows", schema=schema), items, parallelism=2
     )
     assert result.restarts == 1
     seen = {row["user"]: (row["n"], row["names"]) for row in rows if not row["timer"]}
@@ -369,8 +364,8 @@ def test_a_processor_written_for_pyspark_runs_as_it_is() -> None:
 
 
 def test_a_processor_wants_pandas_or_rows() -> None:
-    with pytest.raises(PipelineError, match='as_="pandas" or as_="rows"'):
-        run_of(lambda s: s.key_by("user").process(OurCount(), as_="arrow"), clicks(1))
+    with pytest.raises(PipelineError, match='format="pandas" or format="rows"'):
+        run_of(lambda s: s.key_by("user").process(OurCount(), format="arrow"), clicks(1))
 
 
 def test_a_row_is_like_pysparks() -> None:
@@ -420,7 +415,7 @@ def test_two_keyed_streams_meet_also_through_a_crash(parallelism: int) -> None:
         ListSource([*clicks(40), CHECKPOINT, *clicks(20, 5, 40), ABORT(), *clicks(40, 5, 60)]), name="left"
     )
     names = [{"id": f"u{k}", "name": f"name{k}"} for k in range(5)]
-    right = pipeline.source(ListSource([*names[:2], CHECKPOINT, PAUSE(20), *names[2:]]), name="right")
+    right = pipeline.source(ListSource([*names[:2], CHECKPOINT, PAUSE("20 ms"), *names[2:]]), name="right")
     left.key_by("user").connect(right.key_by("id")).process(Join()).sink(sink)
     run(pipeline, parallelism=parallelism, workers=2)
     found = sorted((row["n"], row["name"]) for row in sink.rows())
@@ -443,7 +438,7 @@ class Threshold(TwoInputFunction):
 def test_a_broadcast_side_comes_to_every_subtask(keyed: bool) -> None:
     pipeline, sink = Pipeline("p"), CollectSink()
     left: Stream = pipeline.source(
-        ListSource([PAUSE(40), *clicks(50), CHECKPOINT, ABORT(), *clicks(50, 5, 50)]), name="left"
+        ListSource([PAUSE("40 ms"), *clicks(50), CHECKPOINT, ABORT(), *clicks(50, 5, 50)]), name="left"
     )
     right = pipeline.source(ListSource([{"limit": 90}, {"limit": 30}]), parallelism=1, name="right")
     left = left.key_by("user") if keyed else left.rebalance()
@@ -488,7 +483,7 @@ def test_timers_of_two_inputs() -> None:
             return self._joined(key, "nobody", waiting) if waiting else None
 
     pipeline, sink = Pipeline("p"), CollectSink()
-    left = pipeline.source(ListSource([*clicks(10), PAUSE(40)]), name="left")
+    left = pipeline.source(ListSource([*clicks(10), PAUSE("40 ms")]), name="left")
     right = pipeline.source(ListSource([{"id": "x", "name": "y"}]), name="right")
     left.key_by("user").connect(right.key_by("id")).process(Timeout()).sink(sink)
     run(pipeline, parallelism=2)

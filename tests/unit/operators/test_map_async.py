@@ -12,17 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock import (
-    ABORT,
-    CHECKPOINT,
-    CollectSink,
-    GeneratorSource,
-    KeyedFunction,
-    ListSource,
-    Pipeline,
-    Stream,
-    UserCodeError,
-)
+from penstock import GeneratorSource, KeyedFunction, Pipeline, Stream, UserCodeError
 from penstock.api.keyed_stream import KeyedStream
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.operators.async_map import MapAsyncOperator
@@ -32,7 +22,7 @@ from penstock.protocol.manifest import Manifest, StateKind
 from penstock.protocol.manifest.codec import decode_manifest_or_void
 from penstock.state.keyed import KeyedState
 from penstock.storage import MemoryStore
-from penstock.testing import Result, run
+from penstock.testing import ABORT, CHECKPOINT, CollectSink, ListSource, Result, run
 
 
 class Gate:
@@ -92,7 +82,7 @@ def test_forms(as_: Any) -> None:
         "pandas": lambda frame: frame.assign(n=frame["n"] * 2),
         "rows": lambda row: {"n": row["n"] * 2},
     }
-    found, _ = run_of(lambda s: s.map_async(functions[as_], as_=as_), rows(30))
+    found, _ = run_of(lambda s: s.map_async(functions[as_], format=as_), rows(30))
     assert found == [2 * n for n in range(30)]
 
 
@@ -123,7 +113,7 @@ def test_calls_run_beside_each_other_and_no_more_than_allowed() -> None:
 
 
 def test_in_processes() -> None:
-    found, _ = run_of(lambda s: s.map_async(_square, in_="processes", concurrency=2, batch_rows=10), rows(40))
+    found, _ = run_of(lambda s: s.map_async(_square, executor="processes", concurrency=2, batch_rows=10), rows(40))
     assert found == [n * n for n in range(40)]
 
 
@@ -138,7 +128,7 @@ def test_what_the_function_raises_names_the_operator(where: Any) -> None:
 
     message = "operator 'slow', subtask 0 of 1: the function of map_async raised ValueError: no luck"
     with pytest.raises(UserCodeError, match=message):
-        run_of(lambda s: s.map_async(broken, name="slow", in_=where), rows(3), restarts=0)
+        run_of(lambda s: s.map_async(broken, name="slow", executor=where), rows(3), restarts=0)
 
 
 def test_a_process_that_dies_is_a_failure_of_the_function() -> None:
@@ -146,7 +136,7 @@ def test_a_process_that_dies_is_a_failure_of_the_function() -> None:
         __import__("os")._exit(3)
 
     with pytest.raises(UserCodeError, match="the process that ran the function died"):
-        run_of(lambda s: s.map_async(dying, in_="processes"), rows(3), restarts=0)
+        run_of(lambda s: s.map_async(dying, executor="processes"), rows(3), restarts=0)
 
 
 @pytest.mark.parametrize("mode", [Mode.UNALIGNED, Mode.ALIGNED_WITH_TIMEOUT])

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import ABORT, CHECKPOINT, PAUSE, CollectSink, ListSource, Pipeline, UserCodeError
+from penstock import Pipeline, UserCodeError
 from penstock.operators.async_map import MapAsyncOperator, Pool, Runner, _Job
 from penstock.protocol.coordinator.state import Mode, Policy
-from penstock.testing import run
+from penstock.testing import ABORT, CHECKPOINT, PAUSE, CollectSink, ListSource, run
 
 HANG_S = 20
 """Nothing here takes so long unless it hangs."""
@@ -62,7 +62,7 @@ def test_a_result_that_waits_behind_a_slower_one_survives_a_crash(ordered: bool)
 def test_a_batch_whose_result_was_emitted_is_not_in_the_state_any_more() -> None:
     pipeline, sink = Pipeline("p"), CollectSink()
     # While the source pauses the last batch leaves, so that the checkpoint finds nothing in hand.
-    items = [*rows(10), PAUSE(200), CHECKPOINT, ABORT(), PAUSE(50)]
+    items = [*rows(10), PAUSE("200 ms"), CHECKPOINT, ABORT(), PAUSE("50 ms")]
     pipeline.source(ListSource(items, batch_rows=10)).map_async(lambda batch: batch).sink(sink)
     result = run(pipeline)
     assert result.restarts == 1

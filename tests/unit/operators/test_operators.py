@@ -11,21 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock import (
-    ABORT,
-    CHECKPOINT,
-    CollectSink,
-    DataError,
-    GeneratorSource,
-    ListSource,
-    Pipeline,
-    Source,
-    Stream,
-    UserCodeError,
-)
+from penstock import DataError, GeneratorSource, Pipeline, Source, Stream, UserCodeError
 from penstock.operators.reduce import ReduceOperator
 from penstock.state import KeyedState
-from penstock.testing import Result, run
+from penstock.testing import ABORT, CHECKPOINT, CollectSink, ListSource, Result, run
 
 
 def output_of(build: Callable[[Stream], Stream], source: Source, **options: Any) -> list[dict[str, Any]]:
@@ -60,18 +49,18 @@ def test_map_of_batches(count: int) -> None:
 
 
 def test_map_of_rows() -> None:
-    rows = output_of(lambda s: s.map(lambda row: {"n": row["n"] + 1, "t": str(row["n"])}, as_="rows"), numbers(3))
+    rows = output_of(lambda s: s.map(lambda row: {"n": row["n"] + 1, "t": str(row["n"])}, format="rows"), numbers(3))
     assert rows == [{"n": 1, "t": "0"}, {"n": 2, "t": "1"}, {"n": 3, "t": "2"}]
 
 
 def test_map_of_pandas() -> None:
-    rows = output_of(lambda s: s.map(lambda frame: frame.assign(n=frame["n"] * 3), as_="pandas"), numbers(3))
+    rows = output_of(lambda s: s.map(lambda frame: frame.assign(n=frame["n"] * 3), format="pandas"), numbers(3))
     assert values(rows) == [0, 3, 6]
 
 
 def test_map_of_polars() -> None:
     polars = pytest.importorskip("polars")
-    rows = output_of(lambda s: s.map(lambda f: f.with_columns(polars.col("n") * 3), as_="polars"), numbers(3))
+    rows = output_of(lambda s: s.map(lambda f: f.with_columns(polars.col("n") * 3), format="polars"), numbers(3))
     assert values(rows) == [0, 3, 6]
 
 
@@ -81,7 +70,7 @@ def test_pandas_keeps_integers_and_booleans_with_nulls_what_they_are() -> None:
         pa.record_batch({"n": pa.array([None, 3], pa.int64()), "b": pa.array([None, True])}),
     ]
     pipeline, sink = Pipeline("p"), CollectSink()
-    pipeline.source(ListSource(batches)).map(lambda frame: frame, as_="pandas").sink(sink)
+    pipeline.source(ListSource(batches)).map(lambda frame: frame, format="pandas").sink(sink)
     run(pipeline)
     assert sink.table().schema == batches[0].schema
     assert sink.table()["n"].to_pylist() == [1, 2, None, 3]
@@ -95,9 +84,9 @@ def test_filter_by_mask_expression_batch_row_and_frame() -> None:
         lambda s: s.filter(lambda batch: pc.field("n") > 2),
         lambda s: s.filter(pc.field("n") > 2),
         lambda s: s.filter(lambda batch: batch.filter(pc.field("n") > 2)),
-        lambda s: s.filter(lambda row: row["n"] > 2, as_="rows"),
-        lambda s: s.filter(lambda frame: frame["n"] > 2, as_="pandas"),
-        lambda s: s.filter(lambda frame: frame[frame["n"] > 2], as_="pandas"),
+        lambda s: s.filter(lambda row: row["n"] > 2, format="rows"),
+        lambda s: s.filter(lambda frame: frame["n"] > 2, format="pandas"),
+        lambda s: s.filter(lambda frame: frame[frame["n"] > 2], format="pandas"),
     ]
     for way in ways:
         assert values(output_of(way, numbers(5))) == [3, 4]
@@ -112,7 +101,7 @@ def test_a_mask_of_another_length_or_type_is_an_error() -> None:
 def test_flat_map_of_batches_and_rows() -> None:
     ways: list[Callable[[Stream], Stream]] = [
         lambda s: s.flat_map(lambda batch: [batch, doubled(batch)]),
-        lambda s: s.flat_map(lambda row: [{"n": row["n"]}, {"n": 2 * row["n"]}], as_="rows"),
+        lambda s: s.flat_map(lambda row: [{"n": row["n"]}, {"n": 2 * row["n"]}], format="rows"),
     ]
     for way in ways:
         assert sorted(values(output_of(way, numbers(3)))) == [0, 0, 1, 2, 2, 4]
@@ -120,7 +109,7 @@ def test_flat_map_of_batches_and_rows() -> None:
 
 def test_flat_map_may_return_nothing() -> None:
     assert output_of(lambda s: s.flat_map(lambda batch: []), numbers(3)) == []
-    assert output_of(lambda s: s.flat_map(lambda row: None, as_="rows"), numbers(3)) == []
+    assert output_of(lambda s: s.flat_map(lambda row: None, format="rows"), numbers(3)) == []
 
 
 def test_a_table_is_as_good_as_a_batch() -> None:
@@ -162,7 +151,7 @@ def test_what_a_function_raises_names_the_operator() -> None:
 def test_a_declared_schema_is_cast_to() -> None:
     pipeline, sink = Pipeline("p"), CollectSink()
     declared = "t string, n double"
-    pipeline.source(numbers(2)).map(lambda row: {"n": row["n"], "t": None}, as_="rows", schema=declared).sink(sink)
+    pipeline.source(numbers(2)).map(lambda row: {"n": row["n"], "t": None}, format="rows", schema=declared).sink(sink)
     run(pipeline)
     assert sink.table().schema == pa.schema([("t", pa.string()), ("n", pa.float64())])
 
@@ -185,19 +174,19 @@ def test_input_that_drifts_is_an_error_of_the_operator_that_gets_it() -> None:
 
 def test_a_column_of_nulls_takes_the_type_of_those_before_it() -> None:
     source = ListSource([{"n": n} for n in range(3)], batch_rows=1)
-    rows = output_of(lambda s: s.map(lambda row: {"x": 1.5 if row["n"] == 0 else None}, as_="rows"), source)
+    rows = output_of(lambda s: s.map(lambda row: {"x": 1.5 if row["n"] == 0 else None}, format="rows"), source)
     assert values(rows, "x") == [1.5, None, None]
 
 
 def test_fields_that_only_some_rows_have_are_kept() -> None:
-    rows = output_of(lambda s: s.map(lambda row: {"a": 1} if row["n"] else {"b": 2}, as_="rows"), numbers(2))
+    rows = output_of(lambda s: s.map(lambda row: {"a": 1} if row["n"] else {"b": 2}, format="rows"), numbers(2))
     assert rows == [{"b": 2, "a": None}, {"b": None, "a": 1}]
 
 
 def test_a_field_that_comes_later_is_an_error_and_not_lost() -> None:
     source = ListSource([{"n": n} for n in range(2)], batch_rows=1)
     with pytest.raises(DataError, match="a row has the fields b"):
-        output_of(lambda s: s.map(lambda r: {"a": 1} if not r["n"] else {"b": 1}, as_="rows"), source, restarts=0)
+        output_of(lambda s: s.map(lambda r: {"a": 1} if not r["n"] else {"b": 1}, format="rows"), source, restarts=0)
 
 
 # --- keys ---
@@ -335,7 +324,7 @@ def test_union_of_different_schemas_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exchange", "parallelism"), [("rebalance", 3), ("shuffle", 3), ("rescale", 3), ("rescale", 1), ("global_", None)]
+    ("exchange", "parallelism"), [("rebalance", 3), ("shuffle", 3), ("rescale", 3), ("rescale", 1), ("to_one", None)]
 )
 def test_exchanges_lose_and_repeat_nothing(exchange: str, parallelism: int | None) -> None:
     rows = output_of(
@@ -371,6 +360,6 @@ def test_a_long_string() -> None:
         lambda s: s.key_by("k").count().with_column("k", lambda batch: pc.utf8_length(batch["k"])),
         ListSource([{"k": "x" * 100_000_000}, {"k": "y"}]),
         parallelism=2,
-        seconds=280,
+        timeout=280,
     )
     assert {row["k"]: row["count"] for row in rows} == {100_000_000: 1, 1: 1}

@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import CHECKPOINT, CollectSink, ListSource, Pipeline
+from penstock import Pipeline
 from penstock.operators.formats import RowsForm
 from penstock.protocol.coordinator.state import Policy
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.manifest.codec import decode_manifest_or_void
 from penstock.storage import MemoryStore
-from penstock.testing import run
+from penstock.testing import CHECKPOINT, CollectSink, ListSource, run
 from penstock.worker.settings import WorkerSettings
 
 KEYS, ROUNDS, BATCH = 2_000, 6, 50

@@ -16,21 +16,9 @@ import pytest
 from pyspark.sql import Row as SparkRow
 from pyspark.sql.streaming import StatefulProcessor
 
-from penstock import (
-    ABORT,
-    CHECKPOINT,
-    CollectSink,
-    DataError,
-    KeyedFunction,
-    ListSource,
-    Pipeline,
-    PipelineError,
-    Row,
-    TwoInputFunction,
-    UserCodeError,
-)
+from penstock import DataError, KeyedFunction, Pipeline, PipelineError, Row, TwoInputFunction, UserCodeError
 from penstock.storage import MemoryStore
-from penstock.testing import run
+from penstock.testing import ABORT, CHECKPOINT, CollectSink, ListSource, run
 
 ZONE = "America/New_York"
 NOON = datetime.datetime(2024, 1, 1, 12, tzinfo=datetime.UTC)
@@ -42,7 +30,7 @@ def output_of(processor: Any, items: list[Any], **options: Any) -> list[dict[str
         name: options.pop(name) for name in ("time_zone", "parallelism", "store", "restarts") if name in options
     }
     options.setdefault("schema", "t string")
-    pipeline.source(ListSource(items)).key_by("id").process(processor, **{"as_": "rows", **options}).sink(sink)
+    pipeline.source(ListSource(items)).key_by("id").process(processor, **{"format": "rows", **options}).sink(sink)
     run(pipeline, **{"restarts": 0, **settings})
     return sink.rows()
 
@@ -85,7 +73,7 @@ class LateBroadcastState(TwoInputFunction):
 def test_a_state_that_is_asked_for_with_the_records_is_refused_at_once() -> None:
     for function, form in ((LateState(), "rows"), (LateKeyedState(), "arrow")):
         with pytest.raises(DataError, match=r"state 'late' while it works on records: ask for .* in open\(\), or init"):
-            output_of(function, [{"id": "a"}], as_=form)
+            output_of(function, [{"id": "a"}], format=form)
     pipeline = Pipeline("p")
     sides = [pipeline.source(ListSource([{"id": "a"}]), name=name) for name in ("left", "right")]
     sides[0].connect(sides[1].broadcast()).process(LateBroadcastState()).sink(CollectSink())
@@ -106,7 +94,7 @@ class AskedAgain(KeyedFunction):
 
 def test_a_state_may_be_asked_for_again() -> None:
     items = [{"id": "a"}, CHECKPOINT, ABORT(), {"id": "a"}]
-    assert [row["t"] for row in output_of(AskedAgain(), items, as_="arrow", restarts=1)] == ["1", "2"]
+    assert [row["t"] for row in output_of(AskedAgain(), items, format="arrow", restarts=1)] == ["1", "2"]
 
 
 class Deleted(Base):
@@ -234,7 +222,7 @@ class Told(Base):
 
 def test_times_are_in_the_zone_of_the_session() -> None:
     items = [{"id": "a", "at": NOON}]
-    rows = output_of(Kinds(), items, as_="pandas", time_zone=ZONE)
+    rows = output_of(Kinds(), items, format="pandas", time_zone=ZONE)
     assert rows[1]["t"] == "at datetime64[ns] [Timestamp('2024-01-01 07:00:00')]"
     told = output_of(Told(), items, time_zone=ZONE)
     assert told == [{"t": str([["a", NOON.astimezone(zoneinfo.ZoneInfo(ZONE))]])}]
@@ -249,7 +237,7 @@ def test_columns_that_spark_does_not_have_are_passed_as_they_are() -> None:
             "ns": pa.array([1, None], pa.timestamp("ns", "UTC")),
         }
     )
-    rows = output_of(Kinds(), [batch], as_="pandas", time_zone=ZONE)
+    rows = output_of(Kinds(), [batch], format="pandas", time_zone=ZONE)
     assert [row["t"].split(" [")[0] for row in rows] == ["id object", "u uint64", "l object", "ns datetime64[ns]"]
 
 
@@ -273,14 +261,16 @@ def test_frames_become_the_declared_schema() -> None:
         pd.DataFrame({"m": [{"a": 1}], "at": [pd.Timestamp("2024-01-01 07:00")]}),
         pd.DataFrame({0: [None], 1: [None]}),
     ]
-    rows = output_of(Out(frames), [{"id": "a"}], as_="pandas", schema="m map<string,int>, at timestamp", time_zone=ZONE)
+    rows = output_of(
+        Out(frames), [{"id": "a"}], format="pandas", schema="m map<string,int>, at timestamp", time_zone=ZONE
+    )
     assert rows == [{"m": [("a", 1)], "at": NOON}, {"m": None, "at": None}]
 
 
 def test_a_frame_that_does_not_fit_says_which_column() -> None:
     with pytest.raises(DataError, match="the DataFrame has the columns n, odd, and the declared schema has n"):
-        output_of(Out([pd.DataFrame({"n": [1], "odd": [1]})]), [{"id": "a"}], as_="pandas", schema="n int")
+        output_of(Out([pd.DataFrame({"n": [1], "odd": [1]})]), [{"id": "a"}], format="pandas", schema="n int")
     with pytest.raises(DataError, match="column 'n'"):
-        output_of(Out([pd.DataFrame({"n": ["x"]})]), [{"id": "a"}], as_="pandas", schema="n int")
+        output_of(Out([pd.DataFrame({"n": ["x"]})]), [{"id": "a"}], format="pandas", schema="n int")
     with pytest.raises(DataError, match="column 'n'"):
-        output_of(Out([pd.DataFrame({"n": [1.5]})]), [{"id": "a"}], as_="pandas", schema="n int")
+        output_of(Out([pd.DataFrame({"n": [1.5]})]), [{"id": "a"}], format="pandas", schema="n int")

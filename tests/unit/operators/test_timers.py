@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import CollectSink, KeyedFunction, ListSource, Pipeline
+from penstock import KeyedFunction, Pipeline
 from penstock.operators.timers import STATES, timers_of
 from penstock.protocol.coordinator.state import Policy
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.manifest.codec import decode_manifest_or_void
 from penstock.state.keyed import KeyedState
 from penstock.storage import MemoryStore
-from penstock.testing import run
+from penstock.testing import CollectSink, ListSource, run
 
 KEY = pa.schema([("k", pa.int64())])
 HOUR_MS = 3_600_000

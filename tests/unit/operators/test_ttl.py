@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import CollectSink, GeneratorSource, KeyedFunction, Pipeline
+from penstock import GeneratorSource, KeyedFunction, Pipeline
 from penstock.operators import ttl as expiring
 from penstock.operators.ttl import ExpiringListState, ExpiringMapState, ExpiringValueState, with_expiry
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.manifest.codec import decode_manifest_or_void
 from penstock.state import KeyedState
 from penstock.storage import MemoryStore
-from penstock.testing import run
+from penstock.testing import CollectSink, run
 
 GROUPS = 8
 NUMBER = pa.schema([("n", pa.int64())])
@@ -188,7 +188,7 @@ def test_a_snapshot_of_before_keeps_what_has_expired_since() -> None:
 
 class Once(KeyedFunction):
     def open(self, context: Any) -> None:
-        self.seen = context.value("seen", "n bigint", ttl_ms=1)
+        self.seen = context.value("seen", "n bigint", ttl="1 ms")
 
     def process(self, key: Any, rows: Any, context: Any) -> None:
         self.seen.update((1,))

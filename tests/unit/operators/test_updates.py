@@ -11,22 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock import (
-    ABORT,
-    CHECKPOINT,
-    CollectSink,
     DataError,
     FileSource,
     GeneratorSource,
     IncompatibleCheckpoint,
     JsonLinesSink,
-    ListSource,
     ParquetSink,
     Pipeline,
     PipelineError,
     read_latest,
 )
 from penstock.protocol.coordinator.state import Policy
-from penstock.testing import Schedule, run
+from penstock.testing import ABORT, CHECKPOINT, CollectSink, ListSource, Schedule, run
 
 
 def orders(count: int, first: int = 0) -> list[dict[str, Any]]:

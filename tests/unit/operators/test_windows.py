@@ -11,21 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock import (
-    CHECKPOINT,
-    CollectSink,
-    DataError,
-    KeyedStream,
-    ListSource,
-    Pipeline,
-    PipelineError,
-    RestoreError,
-    Source,
-    Stream,
-)
+from penstock import DataError, KeyedStream, Pipeline, PipelineError, RestoreError, Source, Stream
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.model.windows import FixedWindows
-from penstock.testing import Result, run
+from penstock.testing import CHECKPOINT, CollectSink, ListSource, Result, run
 from tests.unit.window_model import FUNCTIONS, Model
 
 ALL: dict[str, Any] = {**{function: (function, "v") for function in FUNCTIONS}, "rows": "count"}
@@ -61,10 +50,10 @@ def run_of(build: Callable[[Stream], Stream], source: Source, **options: Any) ->
 
 def windowed(stream: Stream, **window: Any) -> Stream:
     return (
-        stream.with_event_time("ts", max_delay=20)
+        stream.with_watermark("ts", "20 ms")
         .map(lambda batch: batch)
         .key_by("k")
-        .window(**{"size": 10, **window})
+        .window(**{"size": "10 ms", **window})
         .aggregate(**ALL, name="windows")
     )
 
@@ -76,8 +65,8 @@ def windowed(stream: Stream, **window: Any) -> Stream:
     ("window", "windows"),
     [
         ({}, FixedWindows(10, 10)),
-        ({"size": "20 ms", "offset": 3}, FixedWindows(20, 20, 3)),
-        ({"size": datetime.timedelta(milliseconds=30), "every": "20 ms", "offset": 15}, FixedWindows(30, 20, 15)),
+        ({"size": "20 ms", "offset": "3 ms"}, FixedWindows(20, 20, 3)),
+        ({"size": datetime.timedelta(milliseconds=30), "every": "20 ms", "offset": "15 ms"}, FixedWindows(30, 20, 15)),
     ],
 )
 def test_every_window_is_emitted_once_whatever_fails(window: dict[str, Any], windows: FixedWindows) -> None:
@@ -113,7 +102,7 @@ def test_windows_are_emitted_while_the_input_goes_on_and_survive_a_rescale() -> 
     source = ListSource(marked, splits=6, batch_rows=20)
 
     def build(stream: Stream) -> Stream:
-        return stream.with_event_time("ts", max_delay=100).key_by("k").window(30, every=10).aggregate(**ALL)
+        return stream.with_watermark("ts", "100 ms").key_by("k").window("30 ms", every="10 ms").aggregate(**ALL)
 
     pipeline, sink = Pipeline("p"), CollectSink()
     build(pipeline.source(source)).sink(sink)
@@ -130,12 +119,12 @@ def test_count_and_sum() -> None:
     rows = [{"k": 1, "v": 2, "ts": 0}, {"k": 1, "v": 3, "ts": 9}, {"k": 1, "v": 5, "ts": 10}]
 
     def keyed(stream: Stream) -> KeyedStream:
-        return stream.with_event_time("ts", max_delay=0).key_by("k")
+        return stream.with_watermark("ts", 0).key_by("k")
 
     bounds = [{"k": 1, "window_start": 0, "window_end": 10}, {"k": 1, "window_start": 10, "window_end": 20}]
-    counts, _ = run_of(lambda stream: keyed(stream).window(10).count(), ListSource(rows))
+    counts, _ = run_of(lambda stream: keyed(stream).window("10 ms").count(), ListSource(rows))
     assert counts == [{**bounds[0], "count": 2}, {**bounds[1], "count": 1}]
-    sums, _ = run_of(lambda stream: keyed(stream).window(10).sum("v", "total"), ListSource(rows))
+    sums, _ = run_of(lambda stream: keyed(stream).window("10 ms").sum("v", "total"), ListSource(rows))
     assert sums == [{**bounds[0], "total": 5}, {**bounds[1], "total": 5}]
 
 
@@ -152,13 +141,13 @@ def test_late_records_are_left_out_and_counted() -> None:
 
 
 def test_late_records_are_an_error_if_they_are_to_be() -> None:
-    with pytest.raises(DataError, match=r"operator 'windows': the windows of 1 rows had been emitted.*max_delay"):
+    with pytest.raises(DataError, match=r"operator 'windows': the windows of 1 rows had been emitted.*delay in with_w"):
         run_of(lambda stream: windowed(stream, late="error"), ListSource(LATE, batch_rows=1), restarts=0)
 
 
 def test_a_longer_delay_makes_them_timely() -> None:
     output, result = run_of(
-        lambda stream: stream.with_event_time("ts", max_delay=31).key_by("k").window(10).aggregate(**ALL),
+        lambda stream: stream.with_watermark("ts", "31 ms").key_by("k").window("10 ms").aggregate(**ALL),
         ListSource(LATE, batch_rows=1),
     )
     assert {place[1]: values[0] for place, values in found(output).items()} == {0: 5, 20: 8, 40: 2}
@@ -170,7 +159,7 @@ def test_a_longer_delay_makes_them_timely() -> None:
 
 def test_watermarks_of_the_source_do_if_the_column_is_named() -> None:
     output, result = run_of(
-        lambda stream: stream.key_by("k").window(10, on="ts").aggregate(**ALL),
+        lambda stream: stream.key_by("k").window("10 ms", on="ts").aggregate(**ALL),
         ListSource(LATE, batch_rows=1, watermark_column="ts"),
     )
     assert {place[1]: values[0] for place, values in found(output).items()} == {0: 1, 40: 2}
@@ -179,7 +168,7 @@ def test_watermarks_of_the_source_do_if_the_column_is_named() -> None:
 
 def test_watermarks_of_the_data_replace_those_of_the_source() -> None:
     output, result = run_of(
-        lambda stream: stream.with_event_time("ts", max_delay=100).key_by("k").window(10).aggregate(**ALL),
+        lambda stream: stream.with_watermark("ts", "100 ms").key_by("k").window("10 ms").aggregate(**ALL),
         ListSource(LATE, batch_rows=1, watermark_column="ts"),
     )
     assert {place[1]: values[0] for place, values in found(output).items()} == {0: 5, 20: 8, 40: 2}
@@ -188,9 +177,9 @@ def test_watermarks_of_the_data_replace_those_of_the_source() -> None:
 
 def test_the_column_is_known_behind_other_operators_and_can_be_another_one() -> None:
     def build(stream: Stream) -> Stream:
-        timed = stream.with_event_time("ts", max_delay=100).filter(pc.field("v") > 0).rebalance()
+        timed = stream.with_watermark("ts", "100 ms").filter(pc.field("v") > 0).rebalance()
         other = timed.with_column("at", lambda batch: pc.add(batch["ts"], 100))
-        return other.union(other.filter(pc.field("v") > 1_000)).key_by("k").window(10, on="at").aggregate(**ALL)
+        return other.union(other.filter(pc.field("v") > 1_000)).key_by("k").window("10 ms", on="at").aggregate(**ALL)
 
     output, _ = run_of(build, ListSource(LATE))
     assert [row["window_start"] for row in output] == [100, 120, 140]
@@ -198,11 +187,11 @@ def test_the_column_is_known_behind_other_operators_and_can_be_another_one() -> 
 
 def test_results_of_windows_can_be_windowed_again() -> None:
     def build(stream: Stream) -> Stream:
-        seconds = stream.with_event_time("ts", max_delay=0).key_by("k").window(10).sum("v")
+        seconds = stream.with_watermark("ts", 0).key_by("k").window("10 ms").sum("v")
         return (
             seconds.with_column("at", lambda batch: pc.subtract(batch["window_end"], 1))
             .key_by("k")
-            .window(20, on="at")
+            .window("20 ms", on="at")
             .aggregate(total=("sum", "v"), windows="count")
         )
 
@@ -217,22 +206,25 @@ def test_results_of_windows_can_be_windowed_again() -> None:
 
 
 def keyed() -> KeyedStream:
-    return Pipeline("p").source(ListSource(LATE)).with_event_time("ts", max_delay=0).key_by("k")
+    return Pipeline("p").source(ListSource(LATE)).with_watermark("ts", 0).key_by("k")
 
 
 @pytest.mark.parametrize(
     ("build", "text"),
     [
         (lambda: keyed().window(0), "window: size is 0: it must be whole milliseconds, at least 1"),
-        (lambda: keyed().window("soon"), "window: size is 'soon': write a text"),
-        (lambda: keyed().window(10, every=11), "every may not be more than the size"),
-        (lambda: keyed().window(10, every=5, offset=5), "offset must be less than every"),
-        (lambda: keyed().window(10, late="ignore"), "window: late is 'ignore': it must be 'drop' or 'error'"),
-        (lambda: Pipeline("p").source(ListSource(LATE)).key_by("k").window(10), "window needs event time: call with_"),
-        (lambda: keyed().window(10).count().key_by("k").window(10), "window needs event time"),
-        (lambda: keyed().window(10).aggregate(), "aggregate needs at least one output"),
-        (lambda: keyed().window(10).aggregate(window_end="count"), "the name of a key column"),
-        (lambda: keyed().window(10).aggregate(n=("median", "v")), "functions are sum, count"),
+        (lambda: keyed().window("soon"), "window: size is 'soon': it must be a number of seconds"),
+        (lambda: keyed().window("10 ms", every="11 ms"), "every may not be more than the size"),
+        (lambda: keyed().window("10 ms", every="5 ms", offset="5 ms"), "offset must be less than every"),
+        (lambda: keyed().window("10 ms", late="ignore"), "window: late is 'ignore': it must be 'drop' or 'error'"),
+        (
+            lambda: Pipeline("p").source(ListSource(LATE)).key_by("k").window("10 ms"),
+            "window needs event time: call with_",
+        ),
+        (lambda: keyed().window("10 ms").count().key_by("k").window("10 ms"), "window needs event time"),
+        (lambda: keyed().window("10 ms").aggregate(), "aggregate needs at least one output"),
+        (lambda: keyed().window("10 ms").aggregate(window_end="count"), "the name of a key column"),
+        (lambda: keyed().window("10 ms").aggregate(n=("median", "v")), "functions are sum, count"),
     ],
 )
 def test_descriptions_that_cannot_work(build: Callable[[], Any], text: str) -> None:
@@ -242,11 +234,11 @@ def test_descriptions_that_cannot_work(build: Callable[[], Any], text: str) -> N
 
 def test_a_union_of_streams_with_different_event_times_must_say_which() -> None:
     pipeline = Pipeline("p")
-    left = pipeline.source(ListSource(LATE)).with_event_time("ts", max_delay=0)
-    right = pipeline.source(ListSource(LATE)).with_event_time("v", max_delay=0)
+    left = pipeline.source(ListSource(LATE)).with_watermark("ts", 0)
+    right = pipeline.source(ListSource(LATE)).with_watermark("v", 0)
     with pytest.raises(PipelineError, match="window needs event time"):
-        left.union(right).key_by("k").window(10)
-    assert left.union(right).key_by("k").window(10, on="ts").windows == FixedWindows(10, 10)
+        left.union(right).key_by("k").window("10 ms")
+    assert left.union(right).key_by("k").window("10 ms", on="ts").windows == FixedWindows(10, 10)
 
 
 @pytest.mark.parametrize(
@@ -258,8 +250,8 @@ def test_a_union_of_streams_with_different_event_times_must_say_which() -> None:
 )
 def test_records_that_cannot_be_windowed_name_the_operator(column: Any, text: str) -> None:
     def build(stream: Stream) -> Stream:
-        timed = stream.with_event_time("ts", max_delay=0).with_column("ts", column)
-        return timed.key_by("k").window(10).aggregate(**ALL, name="windows")
+        timed = stream.with_watermark("ts", 0).with_column("ts", column)
+        return timed.key_by("k").window("10 ms").aggregate(**ALL, name="windows")
 
     with pytest.raises(DataError, match=text):
         run_of(build, ListSource(LATE), restarts=0)
@@ -267,10 +259,13 @@ def test_records_that_cannot_be_windowed_name_the_operator(column: Any, text: st
 
 def test_a_column_that_was_left_out_names_the_operator_and_the_cure() -> None:
     def build(stream: Stream) -> Stream:
-        timed = stream.with_event_time("ts", max_delay=0).select("k", "v")
-        return timed.key_by("k").window(10).aggregate(**ALL, name="windows")
+        timed = stream.with_watermark("ts", 0).select("k", "v")
+        return timed.key_by("k").window("10 ms").aggregate(**ALL, name="windows")
 
-    with pytest.raises(DataError, match=r"operator 'windows': the column 'ts' of the event time is not.*: k, v; keep"):
+    with pytest.raises(
+        DataError,
+        match=r"operator 'windows': event-time column 'ts' not found.* are k, v. Keep",
+    ):
         run_of(build, ListSource(LATE), restarts=0)
 
 
@@ -280,4 +275,4 @@ def test_a_checkpoint_of_other_windows_is_refused() -> None:
         RestoreError, match=r"operator 'windows', whose windows was 10 ms every 10 ms .* and is 20 ms every 20 ms"
     ):
         store = run_of(windowed, source)[1].store
-        run_of(lambda stream: windowed(stream, size=20), source, store=store, restarts=0)
+        run_of(lambda stream: windowed(stream, size="20 ms"), source, store=store, restarts=0)

@@ -80,7 +80,7 @@ def test_the_same_error_again_ends_it_early() -> None:
     assert decide_restart((5, 9), policy, 9, None, repeats=2) == GiveUp(
         "the same error was raised twice, and no checkpoint completed in between"
     )
-    assert isinstance(decide_restart((5, 9), RestartPolicy(), 9, None, repeats=2), RestartAfter)
+    assert isinstance(decide_restart((5, 9), RestartPolicy(repeats_max=None), 9, None, repeats=2), RestartAfter)
 
 
 def test_a_limit_of_repeats_below_one_is_refused() -> None:

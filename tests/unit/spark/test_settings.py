@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from penstock import CollectSink, ListSource, Pipeline
+from penstock import Pipeline
+from penstock.driver.settings import SupervisorSettings
 from penstock.errors import OptionError
 from penstock.spark.settings import Settings
+from penstock.testing import CollectSink, ListSource
+from penstock.worker.settings import WorkerSettings
 
 
 @pytest.mark.parametrize(
@@ -32,6 +35,20 @@ def test_a_time_is_written_as_everywhere_else(interval: Any) -> None:
     assert Settings(checkpoint_interval=interval).supervisor().policy.interval_ms == 5_000
 
 
+def test_the_parts_have_the_defaults_that_the_user_is_told() -> None:
+    assert Settings().supervisor() == SupervisorSettings()
+    assert Settings().worker() == WorkerSettings()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "number"), [("inflight_size_max", "2 MiB", 2**21), ("recovery_size_max", "1 MB", 10**6)]
+)
+def test_a_size_is_written_as_everywhere_else(name: str, text: str, number: int) -> None:
+    assert Settings.of({name: text}).worker() == Settings.of({name: number}).worker() != Settings().worker()
+    with pytest.raises(OptionError, match=f"^{name} is '2g': it must be a number of bytes, or a text such as '64 KiB'"):
+        Settings.of({name: "2g"})
+
+
 NAMES = [field.name for field in dataclasses.fields(Settings)]
 
 
@@ -42,7 +59,7 @@ def test_a_value_that_cannot_work_is_told_by_the_name_that_the_user_wrote(name: 
         Settings.of({name: value})
 
 
-@pytest.mark.parametrize("name", ["checkpoint_interval", "checkpoint_timeout", "retained_checkpoints", "channel_bytes"])
+@pytest.mark.parametrize("name", ["checkpoint_interval", "checkpoint_timeout", "retained_checkpoints", "channel_size"])
 def test_nothing_is_no_value_where_something_is_needed(name: str) -> None:
     with pytest.raises(OptionError, match=f"^{name} is 0: it must be"):
         Settings.of({name: 0})

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock import CollectSink, GeneratorSource, Pipeline
+from penstock import GeneratorSource, Pipeline
 from penstock.columnar.grouping import group
 from penstock.errors import DataError
 from penstock.exchange.codec import decode_items, encode_batches, encode_items
@@ -27,7 +27,7 @@ from penstock.protocol.manifest.codec import decode_manifest_or_void
 from penstock.state.rows.rows import RowsState
 from penstock.storage import MemoryStore
 from penstock.storage.blob import inline_segments
-from penstock.testing import run
+from penstock.testing import CollectSink, run
 from tests.unit.columnar.arrays import NAMES, columns
 
 ROWS = 60
@@ -263,7 +263,7 @@ def test_a_declared_type_that_arrow_cannot_make_from_rows_is_refused_before_the_
     pipeline, calls = Pipeline("p"), list[int]()
     source = pipeline.source(GeneratorSource(lambda start, count: calls.append(start), rows=2))
     schema = pa.schema([("u", COLUMNS["sparse union"].type)])
-    source.map(lambda row: row, as_="rows", schema=schema, name="map").sink(CollectSink())
+    source.map(lambda row: row, format="rows", schema=schema, name="map").sink(CollectSink())
     with pytest.raises(DataError, match="operator 'map': Arrow cannot make the column 'u' of type sparse_union"):
         run(pipeline, restarts=0)
     assert calls == []

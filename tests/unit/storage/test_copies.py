@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock import ListSource, Pipeline
+from penstock import Pipeline
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
 from penstock.driver.takeover import take_over
 from penstock.errors import CorruptBlob, RestoreError, StorageError
@@ -37,7 +37,7 @@ from penstock.storage.copies import export_checkpoint, import_checkpoint, newest
 from penstock.storage.directory import Directory
 from penstock.storage.memory import MemoryStore
 from penstock.storage.port import Data, Store
-from penstock.testing import run
+from penstock.testing import ListSource, run
 
 ONE, TWO, THREE = (CheckpointId(number) for number in (1, 2, 3))
 BLOCK = Reservation(TWO, Generation(1), count=3)

@@ -12,14 +12,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock import CollectSink, GeneratorSource, Pipeline
+from penstock import GeneratorSource, Pipeline
 from penstock.driver.pruning import sweep
 from penstock.ids import CheckpointId, Generation, SubtaskId
 from penstock.protocol.coordinator.state import Policy
 from penstock.storage import LocalStore, paths
 from penstock.storage.object_store import ObjectStore
 from penstock.storage.port import Store
-from penstock.testing import run
+from penstock.testing import CollectSink, run
 from penstock.worker.settings import WorkerSettings
 
 KILLED_AT_BLOB = 4

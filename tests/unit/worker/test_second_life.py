@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import CollectSink, Pipeline
+from penstock import Pipeline
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.manifest.codec import decode_manifest_or_void, encode_manifest
 from penstock.storage import MemoryStore
-from penstock.testing import run
+from penstock.testing import CollectSink, run
 
 SPLITS = 6
 
@@ -51,7 +51,7 @@ class _Reader(SplitReader):
 
 def pipeline(source: Source, sink: CollectSink) -> Pipeline:
     made = Pipeline("seconds")
-    timed = made.source(source, name="source").with_event_time("at", max_delay="1 s", name="time")
+    timed = made.source(source, name="source").with_watermark("at", "1 s", name="time")
     timed.key_by("k").window("1 s").aggregate(name="windows", n="count").sink(sink, name="sink")
     return made
 

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import END_OF_SPLIT, CollectSink, ListSource, Pipeline, PipelineError, Source, SplitReader
+from penstock import END_OF_SPLIT, Pipeline, PipelineError, Source, SplitReader
 from penstock.connectors.source import Portion
 from penstock.graph.physical import plan
 from penstock.ids import MAIN_OUTPUT, OperatorName
 from penstock.protocol.manifest import RecordShape
 from penstock.protocol.manifest.compatibility import check_fits
-from penstock.testing import Schedule, run
+from penstock.testing import CollectSink, ListSource, Schedule, run
 
 COUNT = 300
 
@@ -135,7 +135,7 @@ def test_records_in_flight_of_one_output_do_not_become_those_of_another() -> Non
 def test_late_records_are_a_stream_with_all_their_columns() -> None:
     rows = [{"k": 1, "at": at, "note": f"at {at}"} for at in (0, 10_000, 100, 200)]
     pipeline, counts, late = Pipeline("views"), CollectSink(), CollectSink()
-    stream = pipeline.source(ListSource(rows, batch_rows=1)).with_event_time("at", max_delay=0)
+    stream = pipeline.source(ListSource(rows, batch_rows=1)).with_watermark("at", 0)
     windows = stream.key_by("k").window("1 s", late="stream").count("n")
     windows.sink(counts)
     windows.late().sink(late)

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from penstock.cli.checkpoints.inspection import (
-    Summary,
-    damage_of,
-    inflight_bytes,
-    newest_of,
-    open_directory,
-    state_bytes,
-    summary_of,
-)
-from penstock.cli.checkpoints.inspection import summaries as all_summaries
+from penstock.checkpoints import CheckpointInfo, Verdict
+from penstock.checkpoints import open as open_directory
 from penstock.cli.checkpoints.removal import Removal, plan_removal
 from penstock.cli.checkpoints.removal import remove as carry_out
 from penstock.cli.checkpoints.tables import (
@@ -30,8 +23,7 @@ from penstock.cli.checkpoints.tables import (
 )
 from penstock.cli.failures import FAILED, reported
 from penstock.cli.progress.stats import shown_bytes
-from penstock.errors import OptionError, RestoreError
-from penstock.ids import CheckpointId
+from penstock.errors import OptionError
 
 checkpoints = typer.Typer(
     help="Look at checkpoints, verify and delete them. Example: penstock checkpoints list /tmp/totals",
@@ -57,7 +49,7 @@ def list_(directory: Directory, as_json: Json = False) -> None:
     Example: penstock checkpoints list /tmp/totals
     """
     with reported():
-        found = all_summaries(open_directory(directory))
+        found = open_directory(directory).list()
         if as_json:
             print_json([summary_value(summary) for summary in found])
         elif found:
@@ -80,14 +72,11 @@ def show(
     Example: penstock checkpoints show /tmp/totals
     """
     with reported():
-        store = open_directory(directory)
-        summary = summary_of(store, CheckpointId(checkpoint)) if checkpoint is not None else newest_of(store, directory)
-        if summary.manifest is None:
-            raise RestoreError(f"checkpoint {summary.checkpoint}: {summary.damage}")
+        found = open_directory(directory).read(checkpoint)
         if as_json:
-            print_json(detail_value(summary, summary.manifest))
+            print_json(detail_value(found.info, found.manifest))
         else:
-            print_table(detail_of(summary, summary.manifest))
+            print_table(detail_of(found.info, found.manifest))
 
 
 @checkpoints.command(short_help="Read everything and compare checksums.")
@@ -103,22 +92,20 @@ def verify(
     Example: penstock checkpoints verify /tmp/totals
     """
     with reported():
-        store = open_directory(directory)
-        found = all_summaries(store) if checkpoint is None else [summary_of(store, CheckpointId(checkpoint))]
-        verdicts = [(summary, damage_of(store, summary)) for summary in found]
+        verdicts = open_directory(directory).verify(checkpoint)
         _print_verdicts(verdicts, as_json)
-        if any(damage is not None for _, damage in verdicts):
+        if not all(verdict.is_whole for verdict in verdicts):
             raise typer.Exit(FAILED)
 
 
-def _print_verdicts(verdicts: list[tuple[Summary, str | None]], as_json: bool) -> None:
+def _print_verdicts(verdicts: Sequence[Verdict], as_json: bool) -> None:
     if as_json:
-        print_json([{"id": each.checkpoint, "is_whole": damage is None, "error": damage} for each, damage in verdicts])
+        print_json([{"id": each.checkpoint.id, "is_whole": each.is_whole, "error": each.damage} for each in verdicts])
         return
     table = table_of(("id", "kind", "verdict"))
-    for summary, damage in verdicts:
-        style = "red" if damage is not None else None
-        table.add_row(str(summary.checkpoint), summary.kind, damage or "whole", style=style)
+    for each in verdicts:
+        style = None if each.is_whole else "red"
+        table.add_row(str(each.checkpoint.id), each.checkpoint.kind, each.damage or "whole", style=style)
     print_table(table)
 
 
@@ -139,26 +126,25 @@ def delete(
     Example: penstock checkpoints delete /tmp/totals 12 --yes
     """
     with reported():
-        store = open_directory(directory)
-        summary = summary_of(store, CheckpointId(checkpoint))
-        removal = plan_removal(store, summary.checkpoint)
+        opened = open_directory(directory)
+        info = opened.info(checkpoint)
+        removal = plan_removal(opened.store, info.id)
         if removal.objections and not force:
             reasons = "; ".join(removal.objections)
             raise OptionError(f"checkpoint {checkpoint} is not deleted: {reasons}. Insist with --force.")
         if not yes:
-            _ask(summary, removal)
-        carry_out(store, removal)
+            _ask(info, removal)
+        carry_out(opened.store, removal)
         _print_removal(removal, as_json)
 
 
-def _ask(summary: Summary, removal: Removal) -> None:
+def _ask(info: CheckpointInfo, removal: Removal) -> None:
     if not sys.stdin.isatty():
         raise OptionError("nobody is there to be asked: say --yes")
-    manifest = summary.manifest
-    size = f", {shown_bytes(state_bytes(manifest) + inflight_bytes(manifest))}" if manifest is not None else ""
+    size = "" if info.manifest is None else f", {shown_bytes(info.state_bytes + info.inflight_bytes)}"
     for objection in removal.objections:
         typer.echo(f"warning: {objection}", err=True)
-    typer.confirm(f"Delete {summary.kind} {summary.checkpoint}{size}?", abort=True)
+    typer.confirm(f"Delete {info.kind} {info.id}{size}?", abort=True)
 
 
 def _print_removal(removal: Removal, as_json: bool) -> None:

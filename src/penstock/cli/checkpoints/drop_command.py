@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from penstock.checkpoints import open as open_directory
 from penstock.cli.checkpoints.commands import Directory, Json
-from penstock.cli.checkpoints.inspection import open_directory
 from penstock.cli.checkpoints.tables import print_json
 from penstock.cli.failures import reported
 from penstock.driver.drop_split import Drop, plan_drop
@@ -37,7 +37,7 @@ def drop_split(
     Example: penstock checkpoints drop-split /tmp/totals dt=2026-01-01/orders.parquet
     """
     with reported():
-        store = open_directory(directory)
+        store = open_directory(directory).store
         drop = plan_drop(store, split, source)
         if drop.is_read:
             _print(drop, None, as_json)

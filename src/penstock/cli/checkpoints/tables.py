@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich import box
@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.checkpoints.inspection import Summary, inflight_bytes, is_unaligned, state_bytes
+from penstock.checkpoints import CheckpointInfo
 from penstock.cli.progress.stats import shown_bytes, shown_count, shown_ms
 from penstock.protocol.manifest import Manifest, SubtaskReport, blobs_of, committables_of
 
@@ -41,38 +41,38 @@ def print_table(table: RenderableType) -> None:
 # --- a list ---
 
 
-def list_table(found: list[Summary]) -> Table:
+def list_table(found: Sequence[CheckpointInfo]) -> Table:
     table = table_of(
         ("id", "kind", "pipeline", "generation", "took", "cut", "state", "in flight", "published", "completed")
     )
     for summary in found:
         manifest = summary.manifest
         if manifest is None:
-            table.add_row(str(summary.checkpoint), "damaged", *["-"] * 8, style="red")
+            table.add_row(str(summary.id), "damaged", *["-"] * 8, style="red")
             continue
         table.add_row(
-            str(summary.checkpoint),
+            str(summary.id),
             summary.kind,
             Text(manifest.shape.name),
             str(manifest.generation),
             shown_ms(manifest.completed_at_ms - manifest.triggered_at_ms),
-            "unaligned" if is_unaligned(manifest) else "aligned",
-            shown_bytes(state_bytes(manifest)),
-            shown_bytes(inflight_bytes(manifest)),
+            "unaligned" if summary.is_unaligned else "aligned",
+            shown_bytes(summary.state_bytes),
+            shown_bytes(summary.inflight_bytes),
             summary.published,
             _time(summary),
         )
     return table
 
 
-def _time(summary: Summary) -> str:
+def _time(summary: CheckpointInfo) -> str:
     return summary.completed_at.strftime("%Y-%m-%d %H:%M:%S") if summary.completed_at else "-"
 
 
-def summary_value(summary: Summary) -> dict[str, Any]:
+def summary_value(summary: CheckpointInfo) -> dict[str, Any]:
     """A line of the list, for scripts: these names stay as they are."""
     value: dict[str, Any] = {
-        "id": summary.checkpoint,
+        "id": summary.id,
         "kind": summary.kind,
         "is_committed": summary.is_committed,
         "completed_at": summary.completed_at.isoformat() if summary.completed_at else None,
@@ -85,9 +85,9 @@ def summary_value(summary: Summary) -> dict[str, Any]:
         "pipeline": manifest.shape.name,
         "generation": manifest.generation,
         "duration_ms": manifest.completed_at_ms - manifest.triggered_at_ms,
-        "cut": "unaligned" if is_unaligned(manifest) else "aligned",
-        "state_bytes": state_bytes(manifest),
-        "inflight_bytes": inflight_bytes(manifest),
+        "cut": "unaligned" if summary.is_unaligned else "aligned",
+        "state_bytes": summary.state_bytes,
+        "inflight_bytes": summary.inflight_bytes,
         "published": summary.published,
     }
 
@@ -95,7 +95,7 @@ def summary_value(summary: Summary) -> dict[str, Any]:
 # --- one of them ---
 
 
-def detail_of(summary: Summary, manifest: Manifest) -> RenderableType:
+def detail_of(summary: CheckpointInfo, manifest: Manifest) -> RenderableType:
     """Everything that a person wants to know of one checkpoint."""
     parts: list[RenderableType] = [_head(summary, manifest), _operators(manifest), _subtasks(manifest)]
     if any(report.splits for report in manifest.reports):
@@ -105,7 +105,7 @@ def detail_of(summary: Summary, manifest: Manifest) -> RenderableType:
     return Group(*parts)
 
 
-def _head(summary: Summary, manifest: Manifest) -> RenderableType:
+def _head(summary: CheckpointInfo, manifest: Manifest) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for label, text in (
         (summary.kind, f"{manifest.checkpoint}, of generation {manifest.generation}"),
@@ -172,7 +172,7 @@ def _channels(manifest: Manifest) -> Table:
     return table
 
 
-def detail_value(summary: Summary, manifest: Manifest) -> dict[str, Any]:
+def detail_value(summary: CheckpointInfo, manifest: Manifest) -> dict[str, Any]:
     """One checkpoint for scripts."""
     return summary_value(summary) | {
         "max_parallelism": manifest.shape.max_parallelism,

@@ -36,7 +36,7 @@ class Changes:
             if now is not None and now != before:
                 raise DataError(changed(name, path, before, now))
 
-    def stable(self, names: Sequence[str], stamps: Mapping[str, Stamp], stable_for: float) -> list[str]:
+    def stable(self, names: Sequence[str], stamps: Mapping[str, Stamp], stable_for_s: float) -> list[str]:
         """Those of `names` that have not changed for a while."""
         now, wall_ns = time.monotonic(), time.time_ns()
         found = []
@@ -46,8 +46,8 @@ class Changes:
             since = since if known == stamp else now
             self._seen[name] = stamp, since
             # The clock of the file system may be another one: only a time that is well past counts by itself.
-            is_old = bool(stamp.modified_ns) and wall_ns - stamp.modified_ns > 1e9 * (stable_for + _CLOCKS_DIFFER_S)
-            if now - since >= stable_for or is_old or name in self.read:
+            is_old = bool(stamp.modified_ns) and wall_ns - stamp.modified_ns > 1e9 * (stable_for_s + _CLOCKS_DIFFER_S)
+            if now - since >= stable_for_s or is_old or name in self.read:
                 found.append(name)
         return found
 

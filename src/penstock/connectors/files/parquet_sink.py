@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.connectors.files.sink import Encoder, FileSink
+from penstock.connectors.files.sink import ROLL_SIZE, Encoder, FileSink
+from penstock.model.units import Size
 
 _GROUP_ROWS = 1 << 17
 _GROUP_BYTES = 8 * 1024 * 1024
@@ -36,12 +37,12 @@ class ParquetSink(FileSink):
         self,
         directory: str | os.PathLike[str],
         *,
-        roll_bytes: int = 256 * 1024 * 1024,
+        roll_size: Size = ROLL_SIZE,
         compression: str = "snappy",
         upsert: str | Sequence[str] | None = None,
         by: str | None = None,
     ) -> None:
-        super().__init__(directory, roll_bytes=roll_bytes, upsert=upsert, by=by)
+        super().__init__(directory, roll_size=roll_size, upsert=upsert, by=by)
         self.compression = compression
 
     def encoder(self, file: Any, schema: pa.Schema) -> Encoder:

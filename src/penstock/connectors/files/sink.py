@@ -22,10 +22,12 @@ from penstock.columnar.schema_diff import differences
 from penstock.connectors.files.filesystem import Place, address_of, place_of
 from penstock.connectors.files.latest import LatestWriter, check_upsert
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
-from penstock.errors import DataError, PipelineError, StorageError
+from penstock.errors import DataError, StorageError
 from penstock.ids import CheckpointId, Generation
+from penstock.model.units import Size, size_bytes
 
 STAGING = "_staging"
+ROLL_SIZE = "256 MiB"
 _STAGED = re.compile(r"_staging/g(\d+)-\d+-\d+-[0-9a-f]+\.[a-z.]+")
 _FINAL = re.compile(r"part-g\d+-\d+-\d+-[0-9a-f]+\.[a-z.]+")
 
@@ -49,7 +51,7 @@ class Encoder(ABC):
 
 
 class FileSink(Sink):
-    """Base of the sinks that write files. `roll_bytes`: a file that has become so large is followed by another one;
+    """Base of the sinks that write files. `roll_size`: a file that has become this large is followed by another one;
     every checkpoint ends the files it finds open, so that its interval bounds them too.
 
     `upsert` and `by` are for updates: of all rows of a checkpoint that agree in the columns `upsert`, each subtask
@@ -66,18 +68,16 @@ class FileSink(Sink):
         self,
         directory: str | os.PathLike[str],
         *,
-        roll_bytes: int = 256 * 1024 * 1024,
+        roll_size: Size = ROLL_SIZE,
         upsert: str | Sequence[str] | None = None,
         by: str | None = None,
     ) -> None:
         self.upsert, self.by = check_upsert(type(self).__name__, upsert, by), by
-        if roll_bytes < 1:
-            raise PipelineError(f"{type(self).__name__}: roll_bytes is {roll_bytes}: it must be at least 1")
         self.directory = os.fspath(directory)
         if "://" not in self.directory:
             # A relative path would be another directory in another process.
             self.directory = os.path.abspath(os.path.expanduser(self.directory))
-        self.roll_bytes = roll_bytes
+        self.roll_bytes = size_bytes(f"{type(self).__name__}: roll_size", roll_size)
         place_of(self.directory)
 
     def identity(self) -> Mapping[str, str]:

@@ -36,6 +36,7 @@ from penstock.connectors.files.reader import FileReader
 from penstock.connectors.source import Source, SplitReader
 from penstock.errors import PipelineError, StorageError
 from penstock.ids import DEAD_LETTERS
+from penstock.model.units import Duration, duration_s
 
 Format: TypeAlias = Literal["parquet", "jsonl", "json", "csv", "text"]
 
@@ -97,7 +98,7 @@ class FileSource(Source):
         format: Format = "parquet",
         schema: SchemaLike | None = None,
         watch: bool = False,
-        stable_for: float = 1.0,
+        stable_for: Duration = "1 s",
         on_change: Literal["fail", "ignore"] = "fail",
         on_error: Literal["fail", "skip", "dead_letter"] = "fail",
         on_missing: Literal["fail", "skip"] = "fail",
@@ -108,8 +109,6 @@ class FileSource(Source):
         _require("on_change", on_change, "fail", "ignore")
         _require("on_error", on_error, "fail", "skip", "dead_letter")
         _require("on_missing", on_missing, "fail", "skip")
-        if not stable_for >= 0:
-            raise PipelineError(f"FileSource: stable_for is {stable_for!r}: it must be a number of seconds")
         self.format = "jsonl" if format == "json" else format
         if self.format not in _READERS:
             raise PipelineError(f"FileSource: format is {format!r}: it must be one of {', '.join(_READERS)}")
@@ -119,7 +118,7 @@ class FileSource(Source):
         self.moved_from = None if moved_from is None else absolute(moved_from)
         self.schema = None if schema is None else as_schema(schema)
         self.splits_may_appear = self.is_endless = watch
-        self.stable_for = stable_for
+        self.stable_for_s = duration_s("FileSource: stable_for", stable_for)
         self.on_change = on_change
         self.on_error = on_error
         self.on_missing = on_missing
@@ -165,7 +164,7 @@ class FileSource(Source):
             self.say_once(f"FileSource: no file of {self.path} fits{elsewhere(place, pattern)}")
         if self.on_change == "fail":
             self._changes.check(stamps, self.path)
-        return self._changes.stable(names, stamps, self.stable_for) if self.splits_may_appear else names
+        return self._changes.stable(names, stamps, self.stable_for_s) if self.splits_may_appear else names
 
     def say_once(self, text: str) -> None:
         """Warn, unless this process has said it before."""

@@ -27,6 +27,7 @@ from penstock.connectors.spark.reads import (
 from penstock.connectors.spark.rows import RowsToArrow, make_data_source, require_data_source, struct_of
 from penstock.connectors.threads import Feed, call_optional, call_user
 from penstock.errors import IncompatibleCheckpoint, PipelineError
+from penstock.model.units import Duration, duration_ms
 
 Mode = Literal["stream", "available_now", "batch"]
 
@@ -47,7 +48,7 @@ class SparkSource(Source):
     | `"available_now"` | the same, and ends when there is nothing more | `trigger(availableNow=True)` |
     | `"batch"` | `reader` | `spark.read` |
 
-    `schema` overrides that of the data source. A stream is asked again `poll_ms` after it had nothing new. A stream is
+    `schema` overrides that of the data source. A stream is asked again `poll` after it had nothing new. A stream is
     one split: one subtask plans it and reads it, so put `rebalance()` behind it for work that takes long. In batch mode
     each partition is a split, and one worker reads `reads_at_once` of them at a time. `commit` of a stream reader is
     called when a checkpoint with that offset is durable; by the next start, if the reader is inside another call when
@@ -86,21 +87,19 @@ class SparkSource(Source):
         *,
         schema: Any = None,
         mode: Mode = "stream",
-        poll_ms: int = 100,
+        poll: Duration = "100 ms",
         reads_at_once: int = 4,
     ) -> None:
         require_data_source("SparkSource", data_source)
         if mode not in get_args(Mode):
             raise PipelineError(f"SparkSource: mode is {mode!r}: it must be one of {', '.join(get_args(Mode))}")
-        if poll_ms < 1 or reads_at_once < 1:
-            raise PipelineError(
-                f"SparkSource: poll_ms is {poll_ms}, reads_at_once {reads_at_once}: both must be at least 1"
-            )
+        if reads_at_once < 1:
+            raise PipelineError(f"SparkSource: reads_at_once is {reads_at_once}: it must be at least 1")
         self.data_source = data_source
         self.options = dict(options or {})
         self.mode = mode
         self.is_endless = mode == "stream"
-        self.poll_ms = poll_ms
+        self.poll_ms = duration_ms("SparkSource: poll", poll, at_least_ms=1)
         self.where = f"SparkSource of '{call_user('SparkSource', 'name', data_source.name)}'"  # type: ignore[attr-defined]
         made = call_user(self.where, "making it", make_data_source, data_source, self.options)
         self.struct = struct_of(self._schema_of(made) if schema is None else schema)

@@ -37,7 +37,7 @@ class Mode(enum.Enum):
 class Policy:
     """When to take checkpoints and how long to wait for what. Raises `OptionError`."""
 
-    interval_ms: int | None = 60_000
+    interval_ms: int | None = 10_000
     """From trigger to trigger; None for checkpoints on request alone."""
     pause_ms_min: int = 0
     """From the end of one to the next trigger; 0 also lets one begin while the manifest of the last is written.
@@ -47,7 +47,7 @@ class Policy:
     failures_tolerable: int = 3
     """So many counted failures in a row are borne, the next one fails the job."""
     mode: Mode = Mode.ALIGNED_WITH_TIMEOUT
-    alignment_timeout_ms: int = 10_000
+    alignment_timeout_ms: int = 500
     retained: int = 3
     stops_retained: int = STOPS_RETAINED
     """Savepoints of stops; those that were asked for are never removed."""

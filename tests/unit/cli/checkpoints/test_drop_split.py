@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock import CollectSink, DataError, FileSource, ListSource, Pipeline
+from penstock import DataError, FileSource, Pipeline
 from penstock.storage import LocalStore
 from penstock.storage.copies import newest_completed, read_manifest
 from penstock.storage.lease import Lease
-from penstock.testing import run
+from penstock.testing import CollectSink, ListSource, run
 from penstock.worker.settings import WorkerSettings
 from tests.unit.cli.kit import penstock
 

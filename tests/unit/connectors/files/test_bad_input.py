@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock import END_OF_SPLIT, CollectSink, DataError, FileSource, Pipeline, PipelineError, StorageError
+from penstock import END_OF_SPLIT, DataError, FileSource, Pipeline, PipelineError, StorageError
 from penstock.connectors.files.formats import lines
 from penstock.connectors.files.formats.parquet import ParquetReader
 from penstock.connectors.source import Portion
 from penstock.protocol.coordinator.state import Policy
-from penstock.testing import Schedule, run
+from penstock.testing import CollectSink, Schedule, run
 from penstock.worker.settings import WorkerSettings
 
 N = pa.schema([("n", pa.int64())])

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from penstock import CollectSink, DataError, FileSource, Pipeline, PipelineError
+from penstock import DataError, FileSource, Pipeline, PipelineError
 from penstock.connectors.files import FileSource as Files
-from penstock.testing import run
+from penstock.testing import CollectSink, run
 
 _WRITER = """
 import sys, time
@@ -56,7 +56,7 @@ def test_a_slow_writer_loses_nothing(tmp_path: Path) -> None:
     pipeline.source(FileSource(directory, format="jsonl", watch=True, stable_for=2.0)).sink(sink)
     writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(directory / "a.jsonl")])
     try:
-        run(pipeline, until=lambda: len(sink.rows()) >= 10, seconds=120)
+        run(pipeline, until=lambda: len(sink.rows()) >= 10, timeout=120)
     finally:
         writer.wait(60)
     assert numbers(sink) == list(range(10))
@@ -180,7 +180,7 @@ def test_a_pipeline_with_a_file_that_grows_fails_with_the_cure(tmp_path: Path) -
         return False
 
     with pytest.raises(DataError, match=r"'a.jsonl' of .* has changed since it was read"):
-        run(pipeline, until=grow, restarts=1, seconds=120)
+        run(pipeline, until=grow, restarts=1, timeout=120)
 
 
 @pytest.mark.parametrize("options", [{"on_change": "hope"}, {"stable_for": -1}, {"stable_for": float("nan")}])

@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import CollectSink, DataError, FileSource, Pipeline, PipelineError
+from penstock import DataError, FileSource, Pipeline, PipelineError
 from penstock.connectors.files.formats import lines
 from penstock.connectors.source import Portion
 from penstock.protocol.coordinator.state import Policy
-from penstock.testing import run
+from penstock.testing import CollectSink, run
 from penstock.worker.settings import WorkerSettings
 from tests.unit.connectors.files.test_bad_input import read
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock import CollectSink, FileSource, Pipeline, Stream
-from penstock.testing import Result, run
+from penstock import FileSource, Pipeline, Stream
+from penstock.testing import CollectSink, Result, run
 
 HOUR_MS = 3_600_000
 
@@ -30,7 +30,7 @@ def write(path: Path, times: list[int], format: str) -> None:
 
 
 def counted(pipeline: Pipeline, stream: Stream, sink: CollectSink) -> None:
-    stream.with_event_time("at", max_delay=0).key_by("user").window("30 min").count("n").sink(sink)
+    stream.with_watermark("at", 0).key_by("user").window("30 min").count("n").sink(sink)
 
 
 def hours_of(directory: Path, format: str, files: int, rows: int, first: int = 0) -> None:
@@ -99,9 +99,9 @@ def test_a_catch_up_of_a_watched_directory_loses_nothing(tmp_path: Path) -> None
         return sum(row["n"] for row in sink.rows())
 
     # The last window stays open: nothing says that it is complete.
-    first = run(pipeline, parallelism=2, until=lambda: total() >= 60, seconds=120)
+    first = run(pipeline, parallelism=2, until=lambda: total() >= 60, timeout=120)
     hours_of(tmp_path, "parquet", files=24, rows=60, first=2)
-    second = run(pipeline, parallelism=2, until=lambda: total() >= 23 * 60, store=first.store, seconds=120)
+    second = run(pipeline, parallelism=2, until=lambda: total() >= 23 * 60, store=first.store, timeout=120)
     assert (first.rows_late, second.rows_late) == (0, 0)
 
 

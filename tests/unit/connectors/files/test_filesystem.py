@@ -74,7 +74,7 @@ def test_a_staged_file_and_its_name_are_durable_when_it_is_handed_over(
     sink_type: type[FileSink], tmp_path: Path, disk: Disk
 ) -> None:
     # Two files: one became full before the checkpoint, the other one is ended by it.
-    committables = handed_over(sink_type(tmp_path, roll_bytes=1), 1, 2)
+    committables = handed_over(sink_type(tmp_path, roll_size=1), 1, 2)
     assert len(committables) == 2
     for committable in committables:
         staged = tmp_path / committable["staged"]
@@ -149,7 +149,7 @@ def test_a_staged_file_is_published_nowhere_else(final: str, tmp_path: Path) -> 
 def test_a_preparation_that_failed_half_way_goes_on_failing_by_the_same_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = JsonLinesSink(tmp_path, roll_bytes=1).writer(0, Generation(1))
+    writer = JsonLinesSink(tmp_path, roll_size=1).writer(0, Generation(1))
     for number in (1, 2):
         writer.write(pa.record_batch({"n": [number]}))
     prepared, fsync, files = writer.prepare(), os.fsync, set[int]()

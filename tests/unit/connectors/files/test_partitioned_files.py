@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from penstock import CollectSink, DataError, FileSource, Pipeline
+from penstock import DataError, FileSource, Pipeline
 from penstock.connectors.files.partitions import partition_types, partition_values
-from penstock.testing import run
+from penstock.testing import CollectSink, run
 
 
 def write(path: Path, **columns: Any) -> None:

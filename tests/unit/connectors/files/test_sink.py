@@ -16,21 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import (
-    ABORT,
-    CHECKPOINT,
-    DataError,
-    JsonLinesSink,
-    ListSource,
-    ParquetSink,
-    Pipeline,
-    PipelineError,
-    StorageError,
-)
+from penstock import DataError, JsonLinesSink, ParquetSink, Pipeline, PipelineError, StorageError
 from penstock.connectors.files.filesystem import Place, place_of
 from penstock.connectors.files.sink import FileCommitter, FileSink
 from penstock.ids import CheckpointId, Generation
-from penstock.testing import run
+from penstock.testing import ABORT, CHECKPOINT, ListSource, run
 
 SINKS: list[type[FileSink]] = [ParquetSink, JsonLinesSink]
 ONE = CheckpointId(1)
@@ -82,7 +72,7 @@ def test_a_checkpoint_without_records_publishes_nothing(sink_type: type[FileSink
 
 @pytest.mark.parametrize("sink_type", SINKS)
 def test_files_roll_by_size(sink_type: type[FileSink], tmp_path: Path) -> None:
-    sink = sink_type(tmp_path, roll_bytes=1)
+    sink = sink_type(tmp_path, roll_size=1)
     writer = sink.writer(0, Generation(1))
     for number in range(5):
         writer.write(batch(number))
@@ -197,8 +187,8 @@ def _full_disk(descriptor: int) -> None:
 
 
 def test_bad_arguments(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="roll_bytes is 0"):
-        ParquetSink(tmp_path, roll_bytes=0)
+    with pytest.raises(PipelineError, match="roll_size is 0"):
+        ParquetSink(tmp_path, roll_size=0)
     with pytest.raises(PipelineError, match=r"neither by pyarrow.fs nor by fsspec"):
         ParquetSink("nonsense://somewhere")
 
@@ -251,7 +241,7 @@ def test_wherever_the_driver_dies_every_record_is_published_once(
     is_local: bool,
 ) -> None:
     directory = str(tmp_path_factory.mktemp("sink")) if is_local else f"memory://{secrets.token_hex(8)}"
-    sink, generation, number = sink_type(directory, roll_bytes=300), 1, 0
+    sink, generation, number = sink_type(directory, roll_size=300), 1, 0
     writer = sink.writer(0, Generation(generation))
     for checkpoint, (sizes, is_durable, crashes) in enumerate(checkpoints, start=1):
         batches = []
@@ -308,7 +298,7 @@ def test_exactly_once_through_crashes(
     items = [*rows[:200], CHECKPOINT, *rows[200:300], CHECKPOINT, *rows[300:350], ABORT(), *rows[350:]]
     pipeline = Pipeline("p")
     source = pipeline.source(ListSource(items, splits=2, batch_rows=20))
-    source.map(fails_once()).rebalance().sink(sink_type(tmp_path, roll_bytes=200), parallelism=2)
+    source.map(fails_once()).rebalance().sink(sink_type(tmp_path, roll_size=200), parallelism=2)
     result = run(pipeline, parallelism=parallelism, workers=workers, crash_after_checkpoints=1)
     assert result.restarts == 3
     assert published(tmp_path) == list(range(400))

@@ -13,19 +13,11 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from penstock import (
-    END_OF_SPLIT,
-    CollectSink,
-    DataError,
-    FileSource,
-    Pipeline,
-    PipelineError,
-    StorageError,
-)
+from penstock import END_OF_SPLIT, DataError, FileSource, Pipeline, PipelineError, StorageError
 from penstock.connectors.files.formats import lines
 from penstock.connectors.files.formats.json_lines import JsonReader
 from penstock.connectors.files.formats.parquet import ParquetReader
-from penstock.testing import run
+from penstock.testing import CollectSink, run
 
 FORMATS: list[Any] = ["parquet", "jsonl", "csv"]
 

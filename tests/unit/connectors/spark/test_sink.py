@@ -21,22 +21,12 @@ from pyspark import TaskContext
 from pyspark.sql import Row
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
 
-from penstock import (
-    ABORT,
-    CHECKPOINT,
-    DataError,
-    ListSource,
-    Pipeline,
-    PipelineError,
-    SparkSink,
-    StorageError,
-    UserCodeError,
-)
+from penstock import DataError, Pipeline, PipelineError, SparkSink, StorageError, UserCodeError
 from penstock.connectors.sink import SinkWriter, nothing_prepared
 from penstock.connectors.spark.messages import decode_message, encode_message, message_classes
 from penstock.ids import CheckpointId, Generation
 from penstock.operators.pickling import dumps, loads
-from penstock.testing import run
+from penstock.testing import ABORT, CHECKPOINT, ListSource, run
 from tests.unit.connectors.spark.data_sources import Batches, BatchesWriter, Files, Part, Written
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)

@@ -17,7 +17,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from penstock import (
     END_OF_SPLIT,
-    CollectSink,
     DataError,
     Pipeline,
     PipelineError,
@@ -28,7 +27,7 @@ from penstock import (
 )
 from penstock.connectors.spark.reads import Position
 from penstock.operators.pickling import dumps, loads
-from penstock.testing import run
+from penstock.testing import CollectSink, run
 from penstock.worker.settings import WorkerSettings
 from tests.unit.connectors.spark.data_sources import (
     Numbers,
@@ -73,7 +72,7 @@ def numbers_of(reader: SplitReader, rows_max: int = 4) -> list[int]:
 
 
 def of(kind: type, mode: Any = "available_now", **options: Any) -> SparkSource:
-    return SparkSource(kind, {"count": COUNT} | options, mode=mode, poll_ms=1)
+    return SparkSource(kind, {"count": COUNT} | options, mode=mode, poll="1 ms")
 
 
 def failing(kind: type, mode: Any = "available_now", **options: Any) -> Exception:
@@ -559,8 +558,8 @@ def test_what_cannot_be_a_source_is_said_before_anything_starts() -> None:
         SparkSource(SimpleNumbers, {"count": 1}, mode="batch")
     with pytest.raises(PipelineError, match=r"mode is 'micro'"):
         SparkSource(Numbers, mode="micro")  # type: ignore[arg-type]
-    with pytest.raises(PipelineError, match=r"both must be at least 1"):
-        SparkSource(Numbers, {"count": 1}, poll_ms=0)
+    with pytest.raises(PipelineError, match=r"SparkSource: poll is 0: it must be at least 1 ms"):
+        SparkSource(Numbers, {"count": 1}, poll=0)
     with pytest.raises(UserCodeError, match=r"reader raised KeyError"):
         SparkSource(Numbers, mode="batch")
 
@@ -572,7 +571,7 @@ def test_what_cannot_be_a_source_is_said_before_anything_starts() -> None:
 def test_in_a_pipeline_with_crashes_every_row_counts_once(mode: Any) -> None:
     output, count = CollectSink(), 3000
     pipeline = Pipeline("numbers")
-    source = SparkSource(Numbers, {"count": count, "step": 97}, mode=mode, poll_ms=1)
+    source = SparkSource(Numbers, {"count": count, "step": 97}, mode=mode, poll="1 ms")
     pipeline.source(source).map(slowly).sink(output)
     settings = WorkerSettings(source_rows_max=40)
     result = run(pipeline, parallelism=2, crash_after_checkpoints=(1, 3), worker_settings=settings)
