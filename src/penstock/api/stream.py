@@ -221,7 +221,7 @@ class Stream(ColumnStream):
 
         Example:
 
-            timed = orders.with_event_time("at", max_delay="1 s")
+            timed = orders.with_watermark("at", "1 s")
             timed.key_by("customer").window("1 s").count().select("customer", "count").sink(output)
             run(pipeline)
             assert sorted(row["customer"] for row in output.rows()) == ["ann", "ann", "bob"]

@@ -99,7 +99,7 @@ def test_a_kind_of_a_test_runs_through_a_pipeline_that_crashes_and_is_rescaled()
     rows = [{"k": n % 5, "v": n, "t": n // 20} for n in range(4_000)]
     marked = [item for n in range(0, 4_000, 250) for item in (*rows[n : n + 250], CHECKPOINT)]
     pipeline, sink = Pipeline("p"), CollectSink()
-    keyed = pipeline.source(ListSource(marked, splits=4, batch_rows=20)).with_event_time("t", max_delay=40).key_by("k")
+    keyed = pipeline.source(ListSource(marked, splits=4, batch_rows=20)).with_watermark("t", "40 ms").key_by("k")
     WindowedStream(keyed, SHIFTS, "t", "error").sum("v").sink(sink)
     first = run(pipeline, parallelism=2, workers=2, crash_after_checkpoints=[2], until=lambda: len(sink.rows()) >= 10)
     assert first.restarts == 1
