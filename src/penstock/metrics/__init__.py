@@ -1,0 +1,1 @@
+"""Counters, gauges and histograms by operator and subtask; one registry per process."""
