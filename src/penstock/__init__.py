@@ -53,6 +53,7 @@ from penstock.errors import (
     StorageError,
     UserCodeError,
 )
+from penstock.metrics.samples import Metrics, Sample
 from penstock.operators.functions import KeyedContext, KeyedFunction, TwoInputContext, TwoInputFunction
 from penstock.operators.spark_processor import (
     ExpiredTimerInfo,
@@ -73,6 +74,16 @@ __all__ = [
     # running it
     "Job",
     "Status",
+    # watching it
+    "Metrics",
+    "Sample",
+    "JobProgress",
+    "SourceProgress",
+    "JobListener",
+    "JobStarted",
+    "CheckpointEnded",
+    "JobRestarted",
+    "JobFinished",
     # functions with state
     "KeyedFunction",
     "KeyedContext",
@@ -128,6 +139,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from penstock.driver.listeners import CheckpointEnded, JobFinished, JobListener, JobRestarted, JobStarted
+    from penstock.driver.progress import JobProgress, SourceProgress
     from penstock.spark.job import Job, Status
 
 try:
@@ -137,12 +150,22 @@ except importlib.metadata.PackageNotFoundError:
     __version__ = "0+unknown"
 
 # Only those who start a pipeline on Spark pay for importing what runs it.
-_LATE = ("Job", "Status")
+_LATE = {
+    "Job": "penstock.spark.job",
+    "Status": "penstock.spark.job",
+    "JobListener": "penstock.driver.listeners",
+    "JobStarted": "penstock.driver.listeners",
+    "CheckpointEnded": "penstock.driver.listeners",
+    "JobRestarted": "penstock.driver.listeners",
+    "JobFinished": "penstock.driver.listeners",
+    "JobProgress": "penstock.driver.progress",
+    "SourceProgress": "penstock.driver.progress",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LATE:
-        return getattr(importlib.import_module("penstock.spark.job"), name)
+        return getattr(importlib.import_module(_LATE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -26,6 +26,7 @@ from penstock.mailbox.frames import (
     TriggerFrame,
     WatermarkFrame,
 )
+from penstock.metrics.standard import IS_BACK_PRESSURED, LATE
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.protocol.barrier import BarrierFlag
 from penstock.protocol.manifest import Partitioning, StateKind
@@ -51,6 +52,7 @@ from tests.unit.mailbox.fake_ports import (
     read,
     rows,
     to_coordinator,
+    told,
     values,
 )
 
@@ -94,10 +96,11 @@ class TestStarting:
     def test_a_sign_of_life_tells_of_late_records(self) -> None:
         seen = Seen()
         bench = Bench(join(seen), heartbeat_ms=50).started()
-        seen.context.count_late(3)
-        seen.context.count_late(4)
+        late = seen.context.metrics.counter(LATE)
+        late.add(3)
+        late.add(4)
         bench.pass_time(50)
-        assert [frame.rows_late for frame in bench.transport.take(HeartbeatFrame)] == [0, 7]
+        assert told(bench.transport.take(HeartbeatFrame), LATE) == [0, 7]
 
     def test_it_gives_a_sign_of_life_at_once_and_again_and_again(self) -> None:
         bench = Bench(join(Seen()), heartbeat_ms=50).started()
@@ -303,7 +306,7 @@ class TestData:
             bench.batch(LEFT, number, cost=1)
         bench.work()
         bench.pass_time(10)
-        assert [frame.backpressured_percent for frame in bench.transport.of(HeartbeatFrame)] == [0, 100]
+        assert told(bench.transport.of(HeartbeatFrame), IS_BACK_PRESSURED) == [0, 1]
 
     def test_an_operator_that_wants_no_input_lets_it_wait_in_the_channels(self) -> None:
         seen = Seen()

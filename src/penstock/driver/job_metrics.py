@@ -1,0 +1,34 @@
+"""Metrics of a pipeline as a whole, which the driver knows itself. Their operator is empty."""
+
+from __future__ import annotations
+
+from penstock.driver.supervisor import Supervisor
+from penstock.ids import OperatorName
+from penstock.metrics.metric import counter, gauge
+from penstock.metrics.samples import Sample
+
+_RESTARTS = counter("num_restarts", "", "restarts of this job")
+_COMPLETED = gauge("number_of_completed_checkpoints", "", "completed checkpoints among the last 100 attempts")
+_FAILED = gauge("number_of_failed_checkpoints", "", "declined checkpoints among the last 100 attempts")
+_NEWEST = gauge("last_completed_checkpoint_id", "", "id of the newest completed checkpoint of this job")
+_DURATION = gauge("last_checkpoint_duration_ms", "ms", "from its trigger until it was durable")
+_SIZE = gauge("last_checkpoint_size", "bytes", "its state and its records in flight, encoded")
+
+
+def job_samples(supervisor: Supervisor) -> list[Sample]:
+    """The metrics of the whole pipeline as they are now. For any thread."""
+    ended = supervisor.history
+    completed = [record for record in ended if record.is_completed]
+    found = [
+        (_RESTARTS, supervisor.restarts),
+        (_COMPLETED, len(completed)),
+        (_FAILED, len(ended) - len(completed)),
+    ]
+    if completed:
+        newest = completed[-1]
+        found += [
+            (_NEWEST, int(newest.checkpoint)),
+            (_DURATION, newest.duration_ms),
+            (_SIZE, newest.state_bytes + newest.inflight_bytes),
+        ]
+    return [Sample(metric, OperatorName(""), 0, value) for metric, value in found]
