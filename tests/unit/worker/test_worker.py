@@ -26,6 +26,7 @@ from penstock.mailbox.frames import (
     TriggerFrame,
     WatermarkFrame,
 )
+from penstock.metrics.samples import Metrics
 from penstock.metrics.standard import IS_BACK_PRESSURED, LATE
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.protocol.barrier import BarrierFlag
@@ -299,6 +300,32 @@ class TestData:
         bench.worker.deliver(CreditFrame(GENERATION, bench.channel(MAP, WRITE), ROW, ROW))
         bench.work()
         assert seen.processed == [0, 1, 2]
+
+    def test_its_time_is_busy_back_pressured_or_idle_and_adds_up(self) -> None:
+        seen = Seen()
+        bench = Bench(join(seen), window_bytes=ROW, output_bytes_max=ROW)
+        seen.clock, seen.us_per_row = bench.clock, 2_000
+        bench.started()
+        bench.clock.advance(5)
+        for number in range(4):
+            bench.batch(LEFT, number, cost=1)
+        bench.work()
+        slices = len(seen.calls)
+        bench.clock.advance(30)
+
+        def times() -> list[float]:
+            metrics = Metrics(bench.worker._services.metrics.samples())
+            names = "busy_time_ms", "back_pressured_time_ms", "idle_time_ms"
+            return [metrics.value(name, "map") or 0 for name in names]
+
+        assert times() == [2 * slices, 30, 5]
+        output = bench.subtask.outputs[bench.channel(MAP, WRITE)]
+        bench.worker.deliver(CreditFrame(GENERATION, output.channel.id, ROW, output.credit.window_bytes))
+        assert not bench.subtask.is_backpressured
+        bench.clock.advance(8)
+        assert times() == [2 * slices, 30, 13]
+        metrics = Metrics(bench.worker._services.metrics.samples())
+        assert metrics.of("slice_time_s", "map")[0].count >= slices
 
     def test_a_full_output_shows_in_the_sign_of_life(self) -> None:
         bench = Bench(join(Seen()), window_bytes=ROW, output_bytes_max=ROW, heartbeat_ms=10).started()
