@@ -63,6 +63,8 @@ class Observations:
         self._skipped = SkippedInput(plan.name, clock, self.metrics)
         self._left_out: tuple[LeftOut, ...] = self._late, self._skipped
         self._mark = Mark(clock.wall_ms(), 0, 0)
+        self.completed = self.declined = 0
+        """Checkpoints of this job."""
         self._recent: deque[JobProgress] = deque(maxlen=RECENT_MAX)
         self._recovery: dict[WorkerId, RecoveryFigures] = {}
         self._has_started = self._has_ended = False
@@ -125,6 +127,8 @@ class Observations:
     def checkpoint_ended(self, record: AttemptRecord, manifest: Manifest | None) -> None:
         """A checkpoint is durable, or was declined: then without a manifest."""
         progress = None
+        self.completed += record.is_completed
+        self.declined += not record.is_completed
         if record.is_completed and manifest is not None:
             progress = progress_of(manifest, self._sources, self._sinks, self._mark)
             self._mark = mark_of(manifest, self._sources, manifest.triggered_at_ms)
