@@ -81,9 +81,13 @@ def mark_of(manifest: Manifest | None, sources: Collection[OperatorName], at_ms:
 
 
 def progress_of(
-    manifest: Manifest, sources: Collection[OperatorName], sinks: Collection[OperatorName], before: Mark
+    manifest: Manifest,
+    duration_ms: int,
+    sources: Collection[OperatorName],
+    sinks: Collection[OperatorName],
+    before: Mark,
 ) -> JobProgress:
-    """The progress at a checkpoint. Rates are counted from `before` on."""
+    """The progress at a checkpoint, which took `duration_ms`. Rates are counted from `before` on."""
     now = mark_of(manifest, sources, manifest.triggered_at_ms)
     seconds = max(1, now.at_ms - before.at_ms) / 1000
     read = max(0, now.rows_in - before.rows_in)
@@ -93,7 +97,7 @@ def progress_of(
         generation=manifest.generation,
         checkpoint=manifest.checkpoint,
         timestamp_ms=manifest.triggered_at_ms,
-        duration_ms=manifest.completed_at_ms - manifest.triggered_at_ms,
+        duration_ms=duration_ms,
         rows_in=now.rows_in,
         rows_out=counted(manifest, RECORDS_IN, sinks),
         num_input_rows=read,

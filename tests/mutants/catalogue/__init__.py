@@ -15,6 +15,7 @@ from tests.mutants.catalogue import (
     functions,
     inputs,
     liveness,
+    metrics,
     names,
     outputs,
     ownership,
@@ -42,4 +43,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *liveness.MUTANTS,
     *columns.MUTANTS,
     *names.MUTANTS,
+    *metrics.MUTANTS,
 )
