@@ -13,7 +13,7 @@ from penstock.exchange.items import Captured
 from penstock.graph.physical import plan
 from penstock.ids import Generation
 from penstock.mailbox.frames import FailedFrame
-from penstock.mailbox.journal import brief
+from penstock.mailbox.journal import brief, told
 from penstock.protocol.coordinator.state import RequestKind
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.manifest_codec import decode_manifest_or_void
@@ -229,7 +229,8 @@ class Cluster:
         if driver.misfit is not None and driver.misfit.is_found_by_workers:
             planned = (*_PLANNED, RestoreError)
         if not self.is_rotten and not any(isinstance(error, planned) for error in causes_of(failure)):
-            self.world.violation(f"worker {frame.worker} failed, and nobody planned that: {frame.error}")
+            what = f"worker {frame.worker} failed, and nobody planned that: {frame.error}"
+            self.world.violation(f"{what}\n{told(frame.story)}")
 
     def _failure_of(self, frame: FailedFrame) -> tuple[Driver, BaseException | None]:
         for driver in self.drivers:

@@ -34,14 +34,13 @@ MUTANTS = (
         "I1: rows behind the cut are counted again after a restore.",
         tests=(_PIPELINES,),
     ),
-    Mutant(
+    _mutant(
         "Totals of subtasks that a rescale removes are dropped",
-        OWN,
         "protocol/redistribution.py",
         "            if operator in parallelism:\n",
         "            if operator in parallelism and report.subtask.index < parallelism[operator]:\n",
         "The sum over subtasks is not kept.",
-        tests=("tests/unit/protocol/test_redistribution.py",),
+        "tests/unit/protocol/test_redistribution.py",
     ),
     _mutant(
         "A total whose counter is not made yet is not in the checkpoint",
