@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 from penstock.ids import OperatorName
 from penstock.metrics.instruments import BUCKETS
@@ -63,8 +63,14 @@ class Metrics(Sequence[Sample]):
     def __iter__(self) -> Iterator[Sample]:
         return iter(self._samples)
 
-    def __getitem__(self, position):  # type: ignore[no-untyped-def]
-        return self._samples[position]
+    @overload
+    def __getitem__(self, position: int) -> Sample: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> Metrics: ...
+
+    def __getitem__(self, position: int | slice) -> Sample | Metrics:
+        return Metrics(self._samples[position]) if isinstance(position, slice) else self._samples[position]
 
     def __repr__(self) -> str:
         names = {each.name for each in self}

@@ -140,7 +140,7 @@ class TestUpdates:
             for each in counters:
                 each.add(1)
             received.heard(WORKER, registry.update(values_max=3))
-        assert all(sample.value >= 6 for sample in received.sample())
+        assert len(received.sample()) == 10 and all(sample.value >= 6 for sample in received.sample())
 
 
 class TestReceived:
