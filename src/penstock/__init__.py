@@ -50,6 +50,7 @@ from penstock.errors import (
     StorageError,
     UserCodeError,
 )
+from penstock.metrics.samples import Metrics, Sample
 from penstock.model.units import Duration, Size
 from penstock.operators.batch_function import BatchFunction
 from penstock.operators.functions import KeyedContext, KeyedFunction, TwoInputContext, TwoInputFunction
@@ -77,6 +78,16 @@ __all__ = [
     "Settings",
     "Duration",
     "Size",
+    # watching it
+    "Metrics",
+    "Sample",
+    "JobProgress",
+    "SourceProgress",
+    "JobListener",
+    "JobStarted",
+    "CheckpointEnded",
+    "JobRestarted",
+    "JobFinished",
     # functions with state
     "KeyedFunction",
     "BatchFunction",
@@ -132,11 +143,24 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from penstock.driver.listeners import CheckpointEnded, JobFinished, JobListener, JobRestarted, JobStarted
+    from penstock.driver.progress import JobProgress, SourceProgress
     from penstock.spark.job import Job, Status
     from penstock.spark.settings import Settings
 
 # Only those who start a pipeline on Spark pay for importing what runs it.
-_LATE = {"Job": "penstock.spark.job", "Status": "penstock.spark.job", "Settings": "penstock.spark.settings"}
+_LATE = {
+    "Job": "penstock.spark.job",
+    "Status": "penstock.spark.job",
+    "Settings": "penstock.spark.settings",
+    "JobListener": "penstock.driver.listeners",
+    "JobStarted": "penstock.driver.listeners",
+    "CheckpointEnded": "penstock.driver.listeners",
+    "JobRestarted": "penstock.driver.listeners",
+    "JobFinished": "penstock.driver.listeners",
+    "JobProgress": "penstock.driver.progress",
+    "SourceProgress": "penstock.driver.progress",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -30,6 +30,9 @@ from __future__ import annotations
 class PenstockError(Exception):
     """Base of all errors that Penstock raises on purpose."""
 
+    story: str = ""
+    """The last steps of the checkpoint protocol in the process where it was raised, one a line; empty if unknown."""
+
 
 class PipelineError(PenstockError):
     """The pipeline's description is wrong; found before anything was started."""
@@ -110,7 +113,7 @@ class WorkerEnvironment(PenstockError):
 
 
 class ProtocolViolation(PenstockError):
-    """An event that cannot happen in this state: a bug of ours. Carries what led here."""
+    """An event that cannot happen in this state: a bug of ours. `story` has the steps that led here."""
 
 
 def error_class(name: str) -> type[PenstockError]:

@@ -26,7 +26,8 @@ class Pipeline(Builder):
 
         `parallelism` is for operators that name none (default: the slots of the session, at most `workers`), `workers`
         the number of Spark tasks (default: the largest parallelism), `restore` the checkpoint to start from: an id in
-        `checkpoints`, or the path of a savepoint. `storage_options` are for URLs. The others are described at
+        `checkpoints`, or the path of a savepoint. `storage_options` are for URLs. `listeners` are
+        `JobListener`s that hear of the pipeline's life from its start on. The others are described at
         `penstock.Settings`, with their defaults. Durations are texts such as "500 ms", a `timedelta` or seconds;
         sizes are texts such as "256 MiB", or bytes.
 

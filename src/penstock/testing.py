@@ -32,7 +32,9 @@ from penstock.api.stream import Stream
 from penstock.connectors.collect import CollectSink
 from penstock.connectors.memory import ABORT, CHECKPOINT, PAUSE, ListSource
 from penstock.connectors.sink import Committer
+from penstock.driver.job_metrics import job_samples
 from penstock.driver.phases import Phase
+from penstock.driver.progress import JobProgress
 from penstock.driver.settings import SupervisorSettings
 from penstock.driver.supervisor import Supervisor
 from penstock.errors import PenstockError
@@ -42,6 +44,7 @@ from penstock.graph.physical import PhysicalPlan, plan
 from penstock.ids import COORDINATOR, CheckpointId, Generation, OperatorName, WorkerId
 from penstock.mailbox.frames import FailedFrame, Frame
 from penstock.mailbox.threads import outcome_of
+from penstock.metrics.samples import Metrics
 from penstock.model.units import Duration, duration_s
 from penstock.pipeline import Pipeline
 from penstock.protocol.coordinator.events import RequestResult
@@ -88,12 +91,22 @@ class Result:
     restarts: int = 0
     failures: list[BaseException] = field(default_factory=list)
     """What the restarts were for."""
+    rows_in: int = 0
+    """Rows that the sources have read, over all restarts, earlier runs on the same `store` included."""
+    rows_out: int = 0
+    """Rows that the sinks have taken, counted likewise, as all below."""
     rows_late: int = 0
-    """How many records the last attempt left out, because their windows had been emitted when they came."""
+    """Rows that were dropped because their windows had been emitted when they came."""
     rows_skipped: int = 0
-    """How many records the sources of the last attempt left out, because they could not be read."""
+    """Rows that sources left out because they could not be read."""
     files_skipped: int = 0
     dead_letters: int = 0
+    rows_ahead: int = 0
+    """Rows whose event time was further ahead of the clock than `max_ahead`."""
+    metrics: Metrics = field(default_factory=lambda: Metrics(()))
+    """As `Job.metrics` has them, at the end of the run."""
+    progress: tuple[JobProgress, ...] = ()
+    """As `Job.recent_progress`."""
 
 
 class Schedule:
@@ -390,14 +403,23 @@ class _Local:
             for worker in self._to_close:
                 worker.stop()
         self.result.restarts = self.supervisor.restarts
-        self.result.rows_late = sum(worker.rows_late for worker in self._workers)
-        skipped = [worker.skipped for worker in self._workers]
-        self.result.rows_skipped = sum(rows for rows, _, _, _ in skipped)
-        self.result.files_skipped = sum(files for _, files, _, _ in skipped)
-        self.result.dead_letters = sum(letters for _, _, letters, _ in skipped)
+        self._look_at_metrics()
         if self.supervisor.phase is Phase.FAILED:
             self._raise()
         return self.result
+
+    def _look_at_metrics(self) -> None:
+        seen = self.supervisor.observations
+        for worker in self._workers:
+            # A run may be over before the workers have given a second sign of life.
+            seen.heard(worker.heartbeat())
+        totals = seen.totals
+        self.result.rows_in, self.result.rows_out = totals.rows_in, totals.rows_out
+        self.result.rows_late, self.result.rows_ahead = totals.late, totals.ahead
+        self.result.rows_skipped, self.result.files_skipped = totals.skipped, totals.files_skipped
+        self.result.dead_letters = totals.dead_letters
+        self.result.metrics = seen.metrics.sample(job_samples(self.supervisor))
+        self.result.progress = seen.recent
 
     def _driver_turn(self) -> bool:
         count = self.schedule.frames_of(len(self.inbox))

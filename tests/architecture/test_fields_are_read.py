@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "penstock"
 
 SETTINGS = ("Settings", "Policy", "Options")
 
-FOR_PEOPLE = frozenset({"Figures.inflight_rows"})
+FOR_PEOPLE: frozenset[str] = frozenset()
 """Fields that are written for people who read a manifest or a log, and for no code: `Class.field`."""
 
 

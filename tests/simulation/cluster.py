@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import random
 import traceback
 from collections.abc import Callable, Iterator
@@ -12,11 +11,11 @@ from penstock.driver.supervisor import Phase
 from penstock.errors import DriverSilent, FencedError, NoReadableCheckpoint, RestoreError
 from penstock.exchange.items import Captured
 from penstock.graph.physical import plan
-from penstock.ids import Generation, SubtaskId
+from penstock.ids import Generation
 from penstock.mailbox.frames import FailedFrame
-from penstock.protocol.barrier import Barrier
+from penstock.mailbox.journal import brief, told
 from penstock.protocol.coordinator.state import RequestKind
-from penstock.protocol.manifest import Manifest, SubtaskReport
+from penstock.protocol.manifest import Manifest
 from penstock.protocol.manifest.codec import decode_manifest_or_void
 from penstock.protocol.ownership import Void
 from penstock.storage import paths
@@ -230,7 +229,8 @@ class Cluster:
         if driver.misfit is not None and driver.misfit.is_found_by_workers:
             planned = (*_PLANNED, RestoreError)
         if not self.is_rotten and not any(isinstance(error, planned) for error in causes_of(failure)):
-            self.world.violation(f"worker {frame.worker} failed, and nobody planned that: {frame.error}")
+            what = f"worker {frame.worker} failed, and nobody planned that: {frame.error}"
+            self.world.violation(f"{what}\n{told(frame.story)}")
 
     def _failure_of(self, frame: FailedFrame) -> tuple[Driver, BaseException | None]:
         for driver in self.drivers:
@@ -262,21 +262,3 @@ def causes_of(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def brief(value: object) -> str:
-    """An event or action in a few words: names of checkpoints, channels, subtasks and reasons, nothing else."""
-    words = []
-    for field in dataclasses.fields(value):  # type: ignore[arg-type]
-        content = getattr(value, field.name)
-        if isinstance(content, Barrier):
-            words.append(f"{content.checkpoint}{'u' if content.is_unaligned else ''}+{content.age_ms}ms")
-        elif isinstance(content, frozenset):
-            words.append("{" + ",".join(str(item) for item in sorted(content)) + "}")
-        elif isinstance(content, enum.Enum):
-            words.append(content.value)
-        elif isinstance(content, SubtaskReport | Manifest):
-            words.append(str(content.subtask if isinstance(content, SubtaskReport) else content.checkpoint))
-        elif isinstance(content, int | str | SubtaskId) and field.name not in ("now_ms", "generation"):
-            words.append(str(content))
-    return f"{type(value).__name__}({' '.join(words)})"

@@ -10,9 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from penstock.errors import ProtocolViolation
 from penstock.graph.logical import check
-from penstock.ids import CheckpointId, SubtaskId
+from penstock.ids import CheckpointId, OperatorName, SubtaskId
+from penstock.metrics.standard import RECORDS_IN
 from penstock.model.event_time import MAX_WATERMARK
+from penstock.protocol import alignment
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.manifest.codec import encode_void
 from penstock.protocol.ownership import Void
@@ -184,6 +187,42 @@ def test_the_end_of_input_as_a_clock_of_a_checkpoint_is_convicted() -> None:
 
     cluster = outcome(plain("keyed"), plant)
     assert any("holds the end of input as a clock" in violation for violation in cluster.world.violations)
+
+
+@pytest.mark.parametrize(("operator", "text"), [("source", "rows of 'source'"), ("fragile", "sent to 'fragile'")])
+def test_a_checkpoint_that_counts_a_row_more_than_its_cut_is_convicted(operator: str, text: str) -> None:
+    def plant(cluster: Cluster) -> None:
+        def look(manifest: Manifest) -> None:
+            more = ((OperatorName(operator), RECORDS_IN.name, 1),)
+            first, *others = manifest.reports
+            reports = (replace(first, totals=(*first.totals, *more)), *others)
+            checkers.Totals(cluster).on_manifest(replace(manifest, reports=reports))
+
+        cluster.on_manifest.append(look)
+
+    cluster = outcome(plain("keyed"), plant)
+    assert any("totals:" in violation and text in violation for violation in cluster.world.violations)
+
+
+def test_a_violation_of_the_protocol_in_a_worker_comes_with_the_steps_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step = alignment.step
+    reached = []
+
+    def broken(state: alignment.State, event: alignment.Event) -> object:
+        if isinstance(event, alignment.BarrierReached):
+            reached.append(event.barrier.checkpoint)
+            if len(reached) == 5:
+                raise ProtocolViolation("planted")
+        return step(state, event)
+
+    monkeypatch.setattr(alignment, "step", broken)
+    violation = outcome(plain("keyed")).world.violations[0]
+    first, header, *steps = violation.splitlines()
+    assert first.endswith("planted") and header.startswith("The last steps of the checkpoint protocol")
+    assert "BarrierReached" in steps[-1] and steps[-1].endswith("-> violation")
+    assert any("-> " in each and "TakeSnapshot(" in each for each in steps[:-1])
 
 
 def test_records_in_the_hands_of_map_async_are_taken_stock_of() -> None:

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from penstock import (
     GeneratorSource,
     IncompatibleCheckpoint,
+    JobListener,
     KeyedFunction,
     NoReadableCheckpoint,
     OptionError,
@@ -55,6 +56,18 @@ class Pass(KeyedFunction):
         (before,) = self.count.get() or (0,)
         self.count.update((before + rows.num_rows,))
         return rows
+
+
+class Heard(JobListener):
+    """Notes the kinds of the events."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def _note(self, event: object) -> None:
+        self.events.append(type(event).__name__)
+
+    on_started = on_checkpoint = on_restart = on_finished = _note
 
 
 def begin(pipeline: Pipeline, spark: SparkSession, root: Path, **options: Any) -> Job:
@@ -108,13 +121,24 @@ def test_a_pipeline_starts_from_a_savepoint_elsewhere_and_at_another_parallelism
 
 
 def test_status_and_checkpoints_tell_what_happens(spark: SparkSession, tmp_path: Path) -> None:
-    job = begin(make(tmp_path), spark, tmp_path)
+    heard = Heard()
+    job = begin(make(tmp_path), spark, tmp_path, listeners=[heard])
+    assert job.is_active
     assert job.checkpoint(timeout=60) >= 1
     until(lambda: job.status.rows_in > 0 and job.status.rows_out > 0, "rows")
     record = job.checkpoints()[-1]
     assert record.duration_ms >= 0 and record.state_bytes >= 0
     assert job.status.last_checkpoint is not None
+    job.checkpoint(timeout=60)
+    progress = job.last_progress
+    assert progress is not None and progress.rows_in >= progress.rows_out > 0 and progress.state_rows == 7
+    assert [source.name for source in progress.sources] == ["source"] and len(progress.sources[0].positions) == 2
+    metrics = job.metrics()
+    assert {sample.subtask for sample in metrics.of("num_records_in", "pass")} == {0, 1}
+    assert set(metrics.by_operator("num_records_in")) == {"source", "pass", "out"}
     job.stop(timeout=60)
+    assert not job.is_active
+    assert heard.events[0] == "JobStarted" and heard.events[-1] == "JobFinished" and "CheckpointEnded" in heard.events
     assert job.stop(timeout=60) is None, "to stop it again does no harm"
     with pytest.raises(PenstockError, match="has ended"):
         job.checkpoint(timeout=5)

@@ -16,7 +16,7 @@ from penstock.driver.committers import Committers
 from penstock.driver.pruning import Retirements
 from penstock.driver.reminders import Reminders
 from penstock.driver.takeover import Claimed
-from penstock.errors import PenstockError, StorageError
+from penstock.errors import PenstockError, ProtocolViolation, StorageError
 from penstock.graph.physical import PhysicalPlan
 from penstock.ids import CheckpointId, WorkerId
 from penstock.mailbox.frames import (
@@ -28,7 +28,7 @@ from penstock.mailbox.frames import (
     ReadyFrame,
     TriggerFrame,
 )
-from penstock.mailbox.journal import Journal
+from penstock.mailbox.journal import Journal, Story
 from penstock.mailbox.ports import Background, Clock, Transport
 from penstock.mailbox.timers import Timers
 from penstock.protocol.commit import CommitPermit
@@ -109,6 +109,8 @@ class Coordinator:
         timers: Timers,
         ended: Callable[[Ending], None],
         journal: Journal | None = None,
+        checkpoint_ended: Callable[[AttemptRecord, Manifest | None], None] = lambda record, manifest: None,
+        story: Story | None = None,
     ) -> None:
         self._plan = plan
         self.generation = claimed.generation
@@ -124,6 +126,10 @@ class Coordinator:
         self._timers = timers
         self._ended = ended
         self._journal = journal
+        self._story = story or Story(clock)
+        self._checkpoint_ended = checkpoint_ended
+        self._manifests: dict[CheckpointId, Manifest] = {}
+        """Of the checkpoints that are not over, as far as they are written."""
         self._ready: set[WorkerId] = set()
         self._answers: dict[RequestId, Callable[[RequestResult], None]] = {}
         self._request_count = 0
@@ -221,13 +227,19 @@ class Coordinator:
         if self._is_over:
             return
         before = self._state.history
-        self._state, actions = machine.step(self._state, event)
+        try:
+            self._state, actions = machine.step(self._state, event)
+        except ProtocolViolation as error:
+            self._story.refused("coordinator", event, error)
+            raise
+        self._story.note("coordinator", event, actions)
         if self._state.history is not before:
             # By id: to compare whole records takes two hundred times as long, a millisecond of every checkpoint.
             known = {record.checkpoint for record in before}
             for record in self._state.history:
                 if record.checkpoint not in known:
                     self._log_attempt(record)
+                    self._checkpoint_ended(record, self._manifests.pop(record.checkpoint, None))
         if self._journal is not None:
             self._journal("coordinator", event, actions)
         self._execute(actions)
@@ -257,7 +269,7 @@ class Coordinator:
             case ReserveIds(reservation):
                 self._background.submit(lambda: self._reserve(reservation), self._answered)
             case WriteManifest(manifest):
-                dated = self._dated(manifest)
+                dated = self._manifests[manifest.checkpoint] = self._dated(manifest)
                 self._background.submit(lambda: self._write_manifest(dated), self._answered)
             case VoidCheckpoint(void):
                 self._background.submit(lambda: self._void(void), self._answered)

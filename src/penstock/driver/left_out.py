@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Sequence
 
-from penstock.ids import WorkerId
-from penstock.mailbox.frames import HeartbeatFrame
+from penstock.ids import OperatorName
 from penstock.mailbox.ports import Clock
+from penstock.metrics.received import ReceivedMetrics
+from penstock.metrics.standard import FILES_SKIPPED, LATE, RECORDS_IN, SKIPPED
 
 _log = logging.getLogger("penstock")
 
@@ -21,29 +22,27 @@ _PAUSE_MS = 60_000
 class LeftOut(ABC):
     """Warns of one kind of records that were left out."""
 
-    def __init__(self, pipeline: str, clock: Clock) -> None:
+    def __init__(self, pipeline: str, clock: Clock, metrics: ReceivedMetrics) -> None:
         self._pipeline = pipeline
         self._clock = clock
-        self._beats: dict[WorkerId, HeartbeatFrame] = {}
-        """The last one of each worker of this attempt."""
+        self._metrics = metrics
         self._warned_at_ms: int | None = None
         self._told = 0
 
     @abstractmethod
-    def count(self, beats: Collection[HeartbeatFrame]) -> int:
-        """How many the workers have left out."""
+    def count(self) -> int:
+        """Number of records that were left out, over all restarts."""
 
     @abstractmethod
-    def text(self, beats: Collection[HeartbeatFrame]) -> str:
-        """What to say of them."""
+    def text(self) -> str:
+        """A sentence about them, with the way out."""
 
     def begin_attempt(self) -> None:
-        """Workers count from zero again."""
-        self._beats = {}
-        self._told = 0
+        """The pipeline goes on from a checkpoint: those that the checkpoint counts were told of."""
+        self._told = self.count()
 
-    def heard(self, frame: HeartbeatFrame) -> None:
-        self._beats[frame.worker] = frame
+    def look(self) -> None:
+        """Warn, if there are more than were told of, and the last warning is long enough ago."""
         now_ms = self._clock.now_ms()
         if self._warned_at_ms is None or now_ms - self._warned_at_ms >= _PAUSE_MS:
             self._warn(now_ms)
@@ -53,21 +52,24 @@ class LeftOut(ABC):
         self._warn(self._clock.now_ms())
 
     def _warn(self, now_ms: int) -> None:
-        beats = self._beats.values()
-        count = self.count(beats)
+        count = self.count()
         if count > self._told:
             self._warned_at_ms, self._told = now_ms, count
-            _log.warning("pipeline %s: %s", self._pipeline, self.text(beats))
+            _log.warning("pipeline %s: %s", self._pipeline, self.text())
 
 
 class LateRows(LeftOut):
     """Records that windows have dropped as late."""
 
-    def count(self, beats: Collection[HeartbeatFrame]) -> int:
-        return sum(beat.rows_late for beat in beats)
+    def __init__(self, pipeline: str, clock: Clock, metrics: ReceivedMetrics, sources: Sequence[OperatorName]) -> None:
+        super().__init__(pipeline, clock, metrics)
+        self._sources = sources
 
-    def text(self, beats: Collection[HeartbeatFrame]) -> str:
-        late, read = self.count(beats), sum(beat.rows_in for beat in beats)
+    def count(self) -> int:
+        return self._metrics.total(LATE)
+
+    def text(self) -> str:
+        late, read = self.count(), self._metrics.total(RECORDS_IN, self._sources)
         return (
             f"{late} of {read} records ({100 * late / max(read, late):.2g} %) came after their windows had been "
             f"emitted, and were dropped. Allow a longer delay in with_watermark, or call it right behind the "
@@ -78,14 +80,16 @@ class LateRows(LeftOut):
 class SkippedInput(LeftOut):
     """Records and files that sources have skipped."""
 
-    def count(self, beats: Collection[HeartbeatFrame]) -> int:
-        return sum(beat.rows_skipped + beat.files_skipped for beat in beats)
+    first = ""
+    """The first of them, with its place and the reason."""
 
-    def text(self, beats: Collection[HeartbeatFrame]) -> str:
-        rows, files = sum(beat.rows_skipped for beat in beats), sum(beat.files_skipped for beat in beats)
+    def count(self) -> int:
+        return self._metrics.total(SKIPPED) + self._metrics.total(FILES_SKIPPED)
+
+    def text(self) -> str:
+        rows, files = self._metrics.total(SKIPPED), self._metrics.total(FILES_SKIPPED)
         counts = [f"{count} {what}" for count, what in ((rows, "records"), (files, "files")) if count]
-        example = next((beat.first_skipped for beat in beats if beat.first_skipped), "")
         return (
-            f"{' and '.join(counts)} could not be read and were skipped. The first one: {example}. "
+            f"{' and '.join(counts)} could not be read and were skipped. The first one: {self.first}. "
             f'To keep such input, say on_error="dead_letter" and give dead_letters() a sink'
         )

@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Protocol, assert_never
 
 from penstock.connectors.sink import Committer
@@ -25,8 +24,9 @@ from penstock.driver.attempt import Attempt, Shared
 from penstock.driver.attempt_store import AttemptStore
 from penstock.driver.committers import Committers
 from penstock.driver.coordinator import SLOW_CALL_MS, Coordinator, Ending
-from penstock.driver.left_out import LateRows, LeftOut, SkippedInput
+from penstock.driver.listeners import JobEvent
 from penstock.driver.liveness import SignsOfLife
+from penstock.driver.observations import Observations, dated
 from penstock.driver.phases import HoldUp, Phase, Progress, Startup
 from penstock.driver.reminders import Reminders
 from penstock.driver.requests import Requests
@@ -45,9 +45,9 @@ from penstock.errors import (
 )
 from penstock.graph.physical import PhysicalPlan
 from penstock.ids import COORDINATOR, NO_CHECKPOINT, CheckpointId, Generation, OperatorName, WorkerId
-from penstock.mailbox.failures import error_of, given_up
+from penstock.mailbox.failures import error_of, given_up, is_defect
 from penstock.mailbox.frames import BusyFrame, FailedFrame, Frame, HeartbeatFrame, HelloFrame, StopFrame
-from penstock.mailbox.journal import Journal
+from penstock.mailbox.journal import Journal, Story, told
 from penstock.mailbox.ports import AttemptBackground, Background, Clock, Transport
 from penstock.mailbox.timers import Timers
 from penstock.protocol.coordinator.events import FailJob, Finish, RequestDeclined, RequestResult, StopFenced
@@ -97,8 +97,11 @@ class Supervisor:
         *,
         token: str | None = None,
         attempt_background: Callable[[], AttemptBackground] | None = None,
+        tell: Callable[[JobEvent], None] = lambda event: None,
     ) -> None:
         """`attempt_background` makes the background of each attempt; without it all of them share `background`.
+
+        `tell` is called with each event that listeners hear of, and returns at once.
 
         `token` tells this driver's files from those of others; a random one unless a test wants to know it."""
         self._plan = plan
@@ -112,6 +115,7 @@ class Supervisor:
         self._attempt_background = attempt_background or (lambda: Shared(background))
         self._store = store
         self._journal = journal
+        self._story = Story(clock)
         self._token = token or secrets.token_hex(16)
         self._has_owned = False
         self.timers = Timers(clock)
@@ -135,7 +139,7 @@ class Supervisor:
         self._repeated: str | None = None
         """What the last failure repeats if it comes again; None if a checkpoint has completed since."""
         self._repeats = 0
-        self._left_out: tuple[LeftOut, ...] = LateRows(plan.name, clock), SkippedInput(plan.name, clock)
+        self.observations = Observations(plan, clock, tell)
 
     @property
     def history(self) -> tuple[AttemptRecord, ...]:
@@ -148,16 +152,7 @@ class Supervisor:
         """The history and the attempts in progress, with the times that people know. Newest last."""
         coordinator = self.coordinator
         records = (*self.history, *(coordinator.attempts_under_way if coordinator is not None else ()))
-        since_1970_ms = self._clock.wall_ms() - self._clock.now_ms()
-        dated = (
-            replace(
-                record,
-                triggered_at_ms=record.triggered_at_ms + since_1970_ms,
-                ended_at_ms=record.ended_at_ms + since_1970_ms,
-            )
-            for record in records
-        )
-        return tuple(sorted(dated, key=lambda record: record.checkpoint))
+        return tuple(sorted((dated(each, self._clock) for each in records), key=lambda record: record.checkpoint))
 
     @property
     def phase(self) -> Phase:
@@ -246,6 +241,7 @@ class Supervisor:
         self._log_start(claimed)
         self._newest = NO_CHECKPOINT if claimed.manifest is None else claimed.manifest.checkpoint
         self._begin_workers(restores=claimed.manifest is not None)
+        self.observations.begin_attempt(claimed.generation, claimed.manifest)
         self.coordinator = Coordinator(
             self._plan,
             claimed,
@@ -258,9 +254,9 @@ class Supervisor:
             self.timers,
             self._on_ending,
             self._journal,
+            self.observations.checkpoint_ended,
+            self._story,
         )
-        for left_out in self._left_out:
-            left_out.begin_attempt()
         self._gang.launch(claimed.generation, self._plan, claimed.manifest, claimed.reservation)
         self._requests.pass_on(self.coordinator)
         self._watch(claimed.generation)
@@ -337,8 +333,7 @@ class Supervisor:
             return
         if isinstance(frame, HeartbeatFrame):
             self._reminders.forget(frame.worker)
-            for left_out in self._left_out:
-                left_out.heard(frame)
+        self.observations.heard(frame)
         if isinstance(frame, FailedFrame):
             self._on_worker_failed(frame)
             return
@@ -391,8 +386,7 @@ class Supervisor:
             case Finish():
                 # Its store stays open: the last retirement is under way.
                 self._end_coordinator(Phase.FINISHED)
-                for left_out in self._left_out:
-                    left_out.end()
+                self.observations.ended(None)
                 self._requests.decline("the pipeline has finished", is_end=True)
             case StopFenced(reason):
                 self._give_up(FencedError(reason))
@@ -416,10 +410,11 @@ class Supervisor:
         if self.coordinator is not None:
             self._requests.pass_on(self.coordinator)
 
-    def stop(self) -> None:
-        """End the pipeline where it is, without another checkpoint."""
+    def stop(self, error: Exception | None = None) -> None:
+        """End the pipeline where it is, without another checkpoint; because of `error`, if there is one."""
         if not self.has_ended:
             self._end_attempt(Phase.FINISHED)
+            self.observations.ended(error)
             self._requests.decline("the pipeline was stopped", is_end=True)
 
     # --- endings ---
@@ -444,6 +439,7 @@ class Supervisor:
             case RestartAfter(delay_ms):
                 self._log_restart(error, delay_ms)
                 self.restarts += 1
+                self.observations.restarting(error, self.restarts, delay_ms)
                 self._requests.decline(f"the pipeline failed and restarts: {error}", is_end=False)
                 self.timers.after(delay_ms, self.start)
 
@@ -455,11 +451,20 @@ class Supervisor:
         _log.warning("pipeline %s failed and restarts in %d ms %s: %s", self._plan.name, delay_ms, start, first)
         if more:
             _log.debug("pipeline %s: the whole of that failure: %s", self._plan.name, error)
+        self._log_story(error)
+
+    def _log_story(self, error: Exception) -> None:
+        """The last steps before a failure: for everybody if it is a defect of ours, else for those who look for it."""
+        if isinstance(error, PenstockError) and error.story:
+            level = logging.WARNING if is_defect(error) else logging.DEBUG
+            _log.log(level, "pipeline %s: %s", self._plan.name, told(error.story))
 
     def _give_up(self, error: Exception) -> None:
         _log.error("pipeline %s has failed: %s", self._plan.name, error)
+        self._log_story(error)
         self._end_attempt(Phase.FAILED)
         self.error = error
+        self.observations.ended(error)
         self._requests.decline(f"the pipeline has failed: {error}", is_end=True)
 
     def _end_attempt(self, then: Phase) -> None:

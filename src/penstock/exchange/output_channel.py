@@ -12,8 +12,33 @@ from penstock.graph.physical import Channel
 from penstock.ids import ChannelId, CheckpointId, Generation, WorkerId
 from penstock.mailbox.frames import BarrierFrame, BatchFrame, EndFrame, WatermarkFrame
 from penstock.mailbox.ports import Clock, Transport
+from penstock.metrics.instruments import Counter
 from penstock.protocol.barrier import Barrier
 from penstock.protocol.credit import SenderCredit
+
+
+class FullOutputs:
+    """The output channels of a subtask that hold it up. `changed` hears of the first one, and when there is none."""
+
+    __slots__ = ("_changed", "_channels")
+
+    def __init__(self, changed: Callable[[bool], None]) -> None:
+        self._changed = changed
+        self._channels: set[ChannelId] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._channels)
+
+    def add(self, channel: ChannelId) -> None:
+        if not self._channels:
+            self._changed(True)
+        self._channels.add(channel)
+
+    def discard(self, channel: ChannelId) -> None:
+        if channel in self._channels:
+            self._channels.remove(channel)
+            if not self._channels:
+                self._changed(False)
 
 
 class OutputChannel:
@@ -21,6 +46,7 @@ class OutputChannel:
 
     __slots__ = (
         "bytes_max",
+        "bytes_sent",
         "channel",
         "clock",
         "credit",
@@ -45,7 +71,8 @@ class OutputChannel:
         transport: Transport,
         clock: Clock,
         departed: Callable[[Channel, CheckpointId], None],
-        full: set[ChannelId],
+        full: FullOutputs | set[ChannelId],
+        bytes_sent: Counter | None = None,
     ) -> None:
         self.channel = channel
         self.to = to
@@ -57,6 +84,8 @@ class OutputChannel:
         self.departed = departed
         self.full = full
         """The channels of the subtask that hold it up; this one adds and removes itself."""
+        self.bytes_sent = bytes_sent or Counter()
+        """Bytes of all batches of the subtask."""
         self.queue: deque[Item] = deque()
         self.queued_bytes = 0
         self.has_ended = False
@@ -66,6 +95,7 @@ class OutputChannel:
         size = int(batch.nbytes)
         self.queue.append(BatchItem(batch, 0, size))
         self.queued_bytes += size
+        self.bytes_sent.value += size
         self.pump()
         self._note_if_full()
 

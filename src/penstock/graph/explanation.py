@@ -9,8 +9,8 @@ from penstock.connectors.sink import Sink
 from penstock.graph.logical import Keeps, Node
 from penstock.graph.physical import Chain, Edge, PhysicalPlan
 from penstock.ids import MAIN_OUTPUT
-from penstock.protocol.manifest.compatibility import AGGREGATES, EVENT_TIME_COLUMN
 from penstock.protocol.manifest import Partitioning
+from penstock.protocol.manifest.compatibility import AGGREGATES, EVENT_TIME_COLUMN
 
 _CALLS = {"with_event_time": "with_watermark", "connect": "connect … process"}
 """Calls whose kind has another name in checkpoints."""

@@ -90,6 +90,18 @@ class PhysicalPlan:
     def subtasks(self) -> tuple[SubtaskId, ...]:
         return tuple(SubtaskId(chain.name, i) for chain in self.chains.values() for i in range(chain.parallelism))
 
+    @property
+    def parallelism_of_operators(self) -> dict[OperatorName, int]:
+        return {node.name: chain.parallelism for chain in self.chains.values() for node in chain.nodes}
+
+    @property
+    def sources(self) -> tuple[OperatorName, ...]:
+        return tuple(node.name for chain in self.chains.values() for node in chain.nodes if node.source is not None)
+
+    @property
+    def sinks(self) -> tuple[OperatorName, ...]:
+        return tuple(node.name for chain in self.chains.values() for node in chain.nodes if node.sink is not None)
+
     def worker_of(self, subtask: SubtaskId) -> WorkerId:
         return WorkerId(subtask.index % self.workers)
 

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import traceback
 
-from penstock.errors import DataError, JobFailed, PenstockError, UserCodeError, error_class
+from penstock.errors import DataError, JobFailed, PenstockError, ProtocolViolation, UserCodeError, error_class
 from penstock.ids import Generation, SubtaskId, WorkerId
 from penstock.mailbox.frames import FailedFrame
+from penstock.mailbox.journal import told
 
 
-def failed_frame(generation: Generation, worker: WorkerId, error: Exception, subtask: SubtaskId | None) -> FailedFrame:
+def failed_frame(
+    generation: Generation, worker: WorkerId, error: Exception, subtask: SubtaskId | None, story: str = ""
+) -> FailedFrame:
     if isinstance(error, UserCodeError):
-        told = str(error)
-        return FailedFrame(generation, worker, told, subtask, "UserCodeError", error.traceback, error.may_pass)
+        text, raised = str(error), (error.traceback, error.may_pass)
+        return FailedFrame(generation, worker, text, subtask, "UserCodeError", *raised, story)
     if isinstance(error, PenstockError):
-        return FailedFrame(generation, worker, str(error), subtask, type(error).__name__)
+        return FailedFrame(generation, worker, str(error), subtask, type(error).__name__, story=story)
     # A bug of ours: everything that is known.
-    return FailedFrame(generation, worker, "".join(traceback.format_exception(error)), subtask)
+    return FailedFrame(generation, worker, "".join(traceback.format_exception(error)), subtask, story=story)
 
 
 def error_of(frame: FailedFrame) -> PenstockError:
     """The error that a worker has reported."""
+    error = _error_of(frame)
+    error.story = frame.story
+    if is_defect(error):
+        error.add_note(told(error.story))
+    return error
+
+
+def _error_of(frame: FailedFrame) -> PenstockError:
     kind = error_class(frame.kind)
     where = f"{frame.subtask} on worker {frame.worker}" if frame.subtask else f"worker {frame.worker}"
     if issubclass(kind, UserCodeError):
@@ -33,6 +44,11 @@ def error_of(frame: FailedFrame) -> PenstockError:
     return JobFailed(f"{where}: {frame.error}") if kind is PenstockError else kind(f"{where}: {frame.error}")
 
 
+def is_defect(error: Exception) -> bool:
+    """Whether a failure is a bug of ours: a violation of the protocol, or an exception that nobody has foreseen."""
+    return isinstance(error, ProtocolViolation) or type(error) is JobFailed
+
+
 def given_up(error: Exception, reason: str) -> Exception:
     """What the pipeline ends with. An error of the user's own code or data is raised as it is."""
     if isinstance(error, UserCodeError | DataError):
@@ -40,4 +56,5 @@ def given_up(error: Exception, reason: str) -> Exception:
         return error
     failure = JobFailed(f"the pipeline gave up: {reason}. The last one: {error}")
     failure.__cause__ = error
+    failure.story = error.story if isinstance(error, PenstockError) else ""
     return failure

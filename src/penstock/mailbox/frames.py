@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from penstock.ids import ChannelId, CheckpointId, Generation, SubtaskId, WorkerId
 from penstock.mailbox.recovery_stats import RecoveryFigures
+from penstock.metrics.registry import NO_CHANGE, MetricsUpdate
 from penstock.protocol.barrier import Barrier
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import SubtaskReport
@@ -168,24 +169,21 @@ class FailedFrame:
     """Of the exception that user code has raised."""
     may_pass: bool = False
     """Whether user code has failed for a reason outside the program."""
+    story: str = ""
+    """The last steps of the checkpoint protocol in the worker, one a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatFrame:
-    """Sign of life, with the figures that the progress display shows."""
+    """Sign of life, with the metrics that have changed since the last one."""
 
     generation: Generation
     worker: WorkerId
-    rows_in: int = 0
-    rows_out: int = 0
-    backpressured_percent: int = 0
+    metrics: MetricsUpdate = NO_CHANGE
     recovery: RecoveryFigures | None = None
     """None if the attempt began without a checkpoint."""
-    rows_late: int = 0
-    rows_skipped: int = 0
-    files_skipped: int = 0
-    dead_letters: int = 0
     first_skipped: str = ""
+    """The first input that a source has skipped: its place, and the reason."""
 
 
 @dataclass(frozen=True, slots=True)

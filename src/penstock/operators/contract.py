@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import pyarrow as pa
 
 from penstock.ids import OperatorName
+from penstock.metrics.registry import SubtaskMetrics
 from penstock.state.keyed import KeyedState
 
 T = TypeVar("T")
@@ -142,8 +143,9 @@ class OperatorContext(Protocol):
         """
         ...
 
-    def count_late(self, rows: int) -> None:
-        """So many records came too late and were left out: shown to the user, since nothing else tells of them."""
+    @property
+    def metrics(self) -> SubtaskMetrics:
+        """Counters, histograms and gauges of this subtask. Ask for them in `open`; `Job.metrics` shows them."""
         ...
 
 

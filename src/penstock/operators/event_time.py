@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import DataError
+from penstock.metrics.standard import AHEAD
 from penstock.model.event_time import (
     IDLE_WATERMARK,
     MAX_WATERMARK,
@@ -61,6 +62,7 @@ class EventTimeOperator(NamedOperator):
     def opened(self) -> None:
         self._is_unit_checked = False
         self._rows = self._rows_ahead = 0
+        self._ahead = self.context.metrics.counter(AHEAD)
         self._warned_at_ms: int | None = None
         self.context.former_state(_FORMER_STATE)
         self.context.follow_event_time(self.idle_after_ms)
@@ -118,7 +120,9 @@ class EventTimeOperator(NamedOperator):
         if not len(times) or int(times.max()) <= limit:
             return times
         is_ahead = times > limit
-        self._rows_ahead += int(np.count_nonzero(is_ahead))
+        ahead = int(np.count_nonzero(is_ahead))
+        self._rows_ahead += ahead
+        self._ahead.value += ahead
         furthest = _shown(ticks.to_ms(int(times.max())))
         if self.max_ahead_ms is not None:
             self._warn(

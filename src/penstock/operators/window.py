@@ -16,6 +16,7 @@ from penstock.columnar.gather import take_rows
 from penstock.columnar.grouping import key_columns
 from penstock.errors import DataError
 from penstock.ids import LATE
+from penstock.metrics import standard as metrics
 from penstock.model.aggregates import Aggregate
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.model.windows import Late, WindowKind
@@ -36,6 +37,7 @@ class WindowOperator(NamedOperator):
 
     def opened(self) -> None:
         key = self.context.key
+        self._late_rows = self.context.metrics.counter(metrics.LATE)
         self._state = self.context.keyed.windows("windows", key, self.aggregates, self.kind, self.on)
 
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
@@ -67,4 +69,4 @@ class WindowOperator(NamedOperator):
         if self.late == "stream":
             self.context.emit_to(LATE, take_rows(batch, rows))
         else:
-            self.context.count_late(len(rows))
+            self._late_rows.add(len(rows))

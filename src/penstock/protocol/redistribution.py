@@ -10,6 +10,7 @@ record in flight must find exactly one new owner (I9):
 | broadcast state | each new subtask reads one old copy |
 | keyed in-flight data | the owner of each row's key group, by the same partitioner |
 | other in-flight data | receiver r goes to r modulo the new number of receivers |
+| totals of metrics | those of subtask i are added to those of i modulo the new parallelism |
 
 In-flight data are restored on the receiving side, in front of everything live. Their channel may not exist
 any more; the records of one old channel stay together and in order on one new one (I2). Of an edge the records
@@ -23,7 +24,7 @@ Pure: computed alike by every worker, from the manifest alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from penstock.ids import EdgeId, OperatorName
@@ -93,6 +94,22 @@ def watermark_of(manifest: Manifest, operator: OperatorName, index: int, paralle
         reports = [report for report in reports if report.subtask.index == index]
     clocks = [clock for report in reports for name, clock in report.watermarks if name == operator]
     return min(clocks) if clocks and len(clocks) == len(reports) else None
+
+
+def totals_of(
+    manifest: Manifest, parallelism: Mapping[OperatorName, int]
+) -> dict[tuple[OperatorName, int], dict[str, int]]:
+    """The counts that each subtask of each operator goes on from, by metric. The sum over subtasks is kept.
+
+    `parallelism` is that of the operators now; counts of operators that are gone are dropped.
+    """
+    totals: dict[tuple[OperatorName, int], dict[str, int]] = {}
+    for report in manifest.reports:
+        for operator, metric, value in report.totals:
+            if operator in parallelism:
+                counts = totals.setdefault((operator, report.subtask.index % parallelism[operator]), {})
+                counts[metric] = counts.get(metric, 0) + value
+    return totals
 
 
 # --- channels ---

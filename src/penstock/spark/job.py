@@ -13,7 +13,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -21,7 +21,10 @@ from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 from penstock.connectors.sink import Committer
 from penstock.driver.control import Control
+from penstock.driver.job_metrics import job_samples
+from penstock.driver.listeners import JobListener, Listeners
 from penstock.driver.phases import HoldUp, Phase
+from penstock.driver.progress import JobProgress
 from penstock.driver.reminders import Reminders
 from penstock.driver.supervisor import Supervisor
 from penstock.errors import JobFailed, OptionError, PenstockError
@@ -29,9 +32,9 @@ from penstock.exchange.zmq_transport import RealClock
 from penstock.graph.explanation import explained
 from penstock.graph.physical import PhysicalPlan
 from penstock.ids import CheckpointId, Generation, OperatorName, WorkerId
-from penstock.mailbox.frames import HeartbeatFrame
-from penstock.mailbox.recovery_stats import RecoveryFigures, combined
+from penstock.mailbox.recovery_stats import RecoveryFigures
 from penstock.mailbox.threads import Mail, ThreadBackground
+from penstock.metrics.samples import Metrics
 from penstock.model.units import Duration, duration_s
 from penstock.protocol.coordinator.events import RequestCompleted, RequestResult
 from penstock.protocol.coordinator.state import RequestKind
@@ -59,6 +62,9 @@ _SLOW_S = 5.0
 _LAST_WORDS_S = 10.0
 """The end of a pipeline waits this long for the store: to remove the owner's note, and to answer orders."""
 
+_LISTENERS_S = 2.0
+"""The end of a pipeline waits this long for its listeners to hear of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -69,9 +75,10 @@ class Status:
     generation: Generation | None
     restarts: int
     rows_in: int
-    """Read by the sources of this attempt."""
+    """Rows that the sources have read, over all restarts. A restart goes back to the count of the restored checkpoint:
+    rows behind it are read again, and each row counts once."""
     rows_out: int
-    """Taken by the sinks of this attempt."""
+    """Rows that the sinks have taken, counted likewise."""
     backpressure_percent: int
     """Of the subtasks, how many are held up by a full output."""
     last_checkpoint: CheckpointId | None
@@ -79,7 +86,7 @@ class Status:
     recovery: RecoveryFigures | None = None
     """How far this attempt has come with what it restored; None if it began without a checkpoint."""
     rows_late: int = 0
-    """Left out in this attempt, because their windows had been emitted when they came."""
+    """Rows that were dropped because their windows had been emitted when they came, over all restarts."""
     detail: str = ""
     """How far the phase has come, such as `1 of 2 free` or `40 %`; while it runs, what holds up its checkpoints."""
     workers: int = 0
@@ -87,11 +94,13 @@ class Status:
     slots_total: int | None = None
     """Slots of the session; None before the workers are up, and with Spark Connect, which does not say."""
     rows_skipped: int = 0
-    """Left out by the sources of this attempt, because they could not be read: `on_error="skip"`."""
+    """Rows that sources left out because they could not be read (`on_error="skip"`), over all restarts."""
     files_skipped: int = 0
-    """Files that the sources of this attempt left out, from where they could not be read, or because they were gone."""
+    """Files that sources left out, from the place on where they could not be read, or because they were gone."""
     dead_letters: int = 0
-    """Records of the sources of this attempt for `dead_letters()`: lines, rows or files that could not be read."""
+    """Rows for `dead_letters()`: lines, rows or files that could not be read, over all restarts."""
+    rows_ahead: int = 0
+    """Rows whose event time was further ahead of the clock than `max_ahead` (a day if there is none)."""
 
 
 class Job:
@@ -122,8 +131,12 @@ class Job:
         store: Store,
         address: StoreAddress,
         network: str | None,
+        listeners: Sequence[JobListener] = (),
     ) -> None:
         self.name = name
+        self._listeners = Listeners(name)
+        for listener in listeners:
+            self._listeners.add(listener)
         self.plan = plan
         self._store = store
         self._clock = RealClock()
@@ -144,10 +157,10 @@ class Job:
             self._control_background,
             store,
             attempt_background=lambda: ThreadBackground(self._mail, name=f"penstock-{name}"),
+            tell=self._listeners.tell,
         )
         self._lease = Lease(store, name)
         self._control = Control(store, self._supervisor, self._control_background, self._clock)
-        self._beats: dict[WorkerId, HeartbeatFrame] = {}
         self._ended = threading.Event()
         self._crash: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"penstock-driver-{name}", daemon=True)
@@ -177,20 +190,19 @@ class Job:
             self._turn()
         except Exception as error:
             self._crash = error
-            supervisor.stop()
+            supervisor.stop(error)
         finally:
             self._lease_background.close()
             self._control_background.close()
             self._gang.close()
             self._say_last_words()
             HANDLER.remove(id(self))
+            self._listeners.close(_LISTENERS_S)
             self._ended.set()
 
     def _turn(self) -> None:
         supervisor = self._supervisor
         for frame in self._gang.receive():
-            if isinstance(frame, HeartbeatFrame):
-                self._beats[frame.worker] = frame
             supervisor.deliver(frame)
         self._bell.clear()
         self._mail.deliver()
@@ -307,7 +319,8 @@ class Job:
     def status(self) -> Status:
         supervisor, coordinator = self._supervisor, self._supervisor.coordinator
         progress = supervisor.progress
-        beats = list(self._beats.values())
+        seen = supervisor.observations
+        totals = seen.totals
         completed = [record.checkpoint for record in supervisor.history if record.is_completed]
         error = self._crash or supervisor.error
         return Status(
@@ -315,19 +328,20 @@ class Job:
             progress.phase,
             coordinator.generation if coordinator is not None else None,
             supervisor.restarts,
-            sum(beat.rows_in for beat in beats),
-            sum(beat.rows_out for beat in beats),
-            sum(beat.backpressured_percent for beat in beats) // max(1, len(beats)),
+            totals.rows_in,
+            totals.rows_out,
+            seen.backpressure_percent,
             completed[-1] if completed else None,
             str(error) if error is not None else None,
-            combined(beat.recovery for beat in beats if beat.recovery is not None),
-            sum(beat.rows_late for beat in beats),
+            seen.recovery,
+            totals.late,
             progress.detail,
             self.plan.workers,
             self._gang.slots_total,
-            sum(beat.rows_skipped for beat in beats),
-            sum(beat.files_skipped for beat in beats),
-            sum(beat.dead_letters for beat in beats),
+            totals.skipped,
+            totals.files_skipped,
+            totals.dead_letters,
+            totals.ahead,
         )
 
     @overload
@@ -350,6 +364,41 @@ class Job:
         Times are in milliseconds since 1970. The detail of one in progress says what it waits for.
         """
         return self._supervisor.checkpoints
+
+    def metrics(self) -> Metrics:
+        """Counters, gauges and histograms by operator and subtask, as the workers have reported them last.
+
+            job.metrics().by_operator("num_records_in")
+            job.metrics().value("current_output_watermark", "totals")
+
+        Workers report once a second, and with each checkpoint. docs/OPERATIONS.md has all names.
+        """
+        return self._supervisor.observations.metrics.sample(job_samples(self._supervisor))
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the pipeline has not ended: it runs, starts, restarts or stops."""
+        return not self._ended.is_set()
+
+    @property
+    def last_progress(self) -> JobProgress | None:
+        """The progress at the newest checkpoint that this job has completed; None before the first."""
+        recent = self.recent_progress
+        return recent[-1] if recent else None
+
+    @property
+    def recent_progress(self) -> tuple[JobProgress, ...]:
+        """The progress at the last 100 checkpoints of this job, newest last."""
+        return self._supervisor.observations.recent
+
+    def add_listener(self, listener: JobListener) -> None:
+        """Call `listener` for the events from now on, on a thread that it has for itself.
+
+        To hear of the start too, pass it to `Pipeline.start(…, listeners=[…])`.
+        """
+        if not isinstance(listener, JobListener):
+            raise OptionError(f"add_listener needs a penstock.JobListener, not {listener!r}")
+        self._listeners.add(listener)
 
     @property
     def last_error(self) -> Exception | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.connectors.sink import Committer
+from penstock.driver.listeners import JobListener
 from penstock.errors import OptionError
 from penstock.graph.logical import Graph
 from penstock.graph.physical import plan as plan_graph
@@ -36,15 +38,20 @@ def start(
     workers: int | None = None,
     restore: str | int | None = None,
     storage_options: dict[str, object] | None = None,
+    listeners: Sequence[JobListener] = (),
     **options: Any,
 ) -> Job:
     """Start a pipeline, or resume it if `checkpoints` holds checkpoints of it.
 
     `parallelism` is for operators that name none (default: the slots of the session, at most `workers`), `workers`
     the number of Spark tasks (default: the largest parallelism). `restore` names the checkpoint to start from: an id
-    in `checkpoints`, or the path of a savepoint. All else is described at `Settings`.
+    in `checkpoints`, or the path of a savepoint. `listeners` hear of the pipeline's life from its start on. All
+    else is described at `Settings`.
     """
     settings = Settings.of(options)
+    for listener in listeners:
+        if not isinstance(listener, JobListener):
+            raise OptionError(f"listeners must be penstock.JobListener, not {listener!r}")
     _check_arguments(spark, checkpoints, parallelism, workers)
     if parallelism is None:
         parallelism = workers or min(_default_parallelism(spark), graph.max_parallelism)
@@ -63,7 +70,7 @@ def start(
     address = StoreAddress(getattr(store, "url", os.fspath(checkpoints)), storage_options or {})
     if stop_progress_bar(spark):
         _log.info("Spark's progress bar is off in this session: it would be drawn over everything, without end")
-    return Job(spark, graph.name, plan, settings, committers, store, address, network)._start()
+    return Job(spark, graph.name, plan, settings, committers, store, address, network, listeners)._start()
 
 
 def _check_arguments(spark: Any, checkpoints: Any, parallelism: Any, workers: Any) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypedDict
 
+from penstock.driver.listeners import JobListener
 from penstock.driver.settings import SupervisorSettings
 from penstock.driver.takeover import RestoreOptions
 from penstock.errors import OptionError
@@ -41,6 +43,8 @@ class StartOptions(TypedDict, total=False):
     """Checkpoint to start from: an id in the directory, or the path of a savepoint."""
     storage_options: dict[str, object] | None
     """For fsspec, where `checkpoints` is a URL."""
+    listeners: Sequence[JobListener]
+    """They hear of the pipeline's life from its start on."""
     checkpoint_mode: CheckpointMode
     checkpoint_interval: Duration | None
     alignment_timeout: Duration

@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError, UserCodeError
 from penstock.graph.physical import Chain, PhysicalPlan
 from penstock.ids import CheckpointId, OperatorName, SubtaskId
+from penstock.metrics.instruments import Counter
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.operators.contract import Emit, Operator
 from penstock.protocol.manifest import Committable, Manifest, StateKind
@@ -23,6 +24,14 @@ from penstock.worker.source_stage import SourceStage
 
 T = TypeVar("T")
 _DONE = object()
+
+
+def _counted(sent: Counter, output: Emit) -> Emit:
+    def emit(batch: pa.RecordBatch) -> None:
+        sent.value += batch.num_rows
+        output(batch)
+
+    return emit
 
 
 class OperatorChain:
@@ -54,7 +63,8 @@ class OperatorChain:
         for node in self.chain.nodes:
             emit_to = functools.partial(side_output, node.name)
             if node.source is not None:
-                self.source = SourceStage(node.name, node.source, subtask.index, self.chain.parallelism, emit_to)
+                place = subtask.index, self.chain.parallelism
+                self.source = SourceStage(node.name, node.source, *place, emit_to, services.metrics)
                 continue
             context = Context(
                 node.name,
@@ -94,17 +104,22 @@ class OperatorChain:
 
     def _link(self, output: Emit) -> list[Emit]:
         """For each operator, what takes its output: the next operator, or the output channels."""
-        emits: list[Emit] = [output]
+        emits: list[Emit] = [output if not self.contexts else _counted(self.contexts[-1].records_out, output)]
+        senders = reversed(self.contexts[:-1])
         for operator, context in zip(reversed(self._operators[1:]), reversed(self.contexts[1:]), strict=True):
-            emits.append(self._into(operator, context, emits[-1]))
+            emits.append(self._into(operator, context, next(senders).records_out, emits[-1]))
         emits.reverse()
         return emits
 
-    def _into(self, operator: Operator, context: Context, emit: Emit) -> Emit:
+    def _into(self, operator: Operator, context: Context, sent: Counter, emit: Emit) -> Emit:
         activity, working = self._activity, (context.operator, context.subtask)
+        came = context.records_in
 
         def call(batch: pa.RecordBatch) -> None:
-            if batch.num_rows:
+            rows = batch.num_rows
+            if rows:
+                sent.value += rows
+                came.value += rows
                 before, activity.working = activity.working, working
                 try:
                     operator.process(batch, 0, emit)
@@ -137,6 +152,7 @@ class OperatorChain:
         if not self._operators:
             self._emits[0](batch)
             return
+        self.contexts[0].records_in.value += batch.num_rows
         self._activity.working = self.contexts[0].operator, self.subtask.index
         try:
             self._operators[0].process(batch, source, self._emits[0])

@@ -14,13 +14,22 @@ import pyarrow as pa
 
 from penstock.errors import IncompatibleCheckpoint, PipelineError
 from penstock.ids import OperatorName
-from penstock.model.event_time import MIN_WATERMARK
+from penstock.metrics.metric import Over, gauge
+from penstock.metrics.standard import RECORDS_IN, RECORDS_OUT
+from penstock.model.event_time import IDLE_WATERMARK, MIN_WATERMARK
 from penstock.protocol.manifest import Manifest, StateKind
 from penstock.protocol.manifest.compatibility import check_states
 from penstock.state.keyed import KeyedState
 from penstock.worker.services import Services
 
 T = TypeVar("T")
+
+_WATERMARK = gauge(
+    "current_input_watermark",
+    "ms",
+    "event time that the operator has been told, in milliseconds since 1970; least over subtasks",
+    Over.LEAST,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +104,10 @@ class Context:
         self.watermark = MIN_WATERMARK
         self.is_new = True
         self._emit_to = emit_to
-        self.rows_late = 0
+        self.metrics = services.metrics.of(operator, subtask)
+        self.records_in = self.metrics.counter(RECORDS_IN)
+        self.records_out = self.metrics.counter(RECORDS_OUT)
+        self.metrics.observe(_WATERMARK, lambda: self.watermark if self.watermark > IDLE_WATERMARK else None)
         self._keyed: KeyedState | None = None
         self._batches: dict[str, tuple[StateKind, BatchStateHolder]] = {}
         self._former: set[str] = set()
@@ -133,10 +145,8 @@ class Context:
         self._event_time.saw(self, reached_ms)
 
     def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
+        self.records_out.value += batch.num_rows
         self._emit_to(output, batch)
-
-    def count_late(self, rows: int) -> None:
-        self.rows_late += rows
 
     @property
     def keyed(self) -> KeyedState:

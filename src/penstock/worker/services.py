@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from penstock.ids import Generation
 from penstock.mailbox.activity import Activity
-from penstock.mailbox.journal import Journal
+from penstock.mailbox.journal import Journal, Story
 from penstock.mailbox.ports import Background, Clock, Transport
 from penstock.mailbox.timers import Timers
+from penstock.metrics.registry import Registry
 from penstock.state.backends import DEFAULT_BACKEND, StateBackend, backend_of
 from penstock.storage.port import Store
 from penstock.worker.scheduling.budget import Budget
@@ -36,6 +37,9 @@ class Services:
     """What one subtask may send inside the manifest, instead of writing a file."""
     pace: Pace
     journal: Journal | None = None
+    metrics: Registry = field(default_factory=Registry)
+    story: Story = field(kw_only=True)
+    """The last steps of the checkpoint protocol, for reports of failures."""
     activity: Activity = field(default_factory=Activity)
     state_backend: StateBackend = field(default_factory=functools.partial(backend_of, DEFAULT_BACKEND))
     """Makes the keyed state of all operators."""

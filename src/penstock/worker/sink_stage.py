@@ -34,15 +34,12 @@ class SinkStage(Operator):
         self.subtask = subtask
         self._writer: SinkWriter = sink.writer(subtask, generation)
         self._held: list[tuple[CheckpointId, _Once]] = []
-        self.rows = 0
-        """Taken by this subtask, for the progress display."""
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
 
     def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         self._writer.write(batch)
-        self.rows += batch.num_rows
         if self.wants_input and not self._writer.wants_input:
             self._look_again()
 

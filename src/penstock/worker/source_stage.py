@@ -19,6 +19,9 @@ from penstock.connectors.dead_letters import labelled
 from penstock.connectors.source import END_OF_SPLIT, Portion, Source, SplitReader
 from penstock.errors import DataError, IncompatibleCheckpoint
 from penstock.ids import DEAD_LETTERS, NO_CHECKPOINT, CheckpointId, OperatorName
+from penstock.metrics.registry import Registry
+from penstock.metrics.standard import DEAD_LETTERS as DEAD_LETTER_ROWS
+from penstock.metrics.standard import FILES_SKIPPED, RECORDS_IN, RECORDS_OUT, SKIPPED
 from penstock.model.event_time import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
 from penstock.protocol.manifest import SplitState
 from penstock.worker.event_clocks import EventClocks
@@ -61,6 +64,7 @@ class SourceStage:
         index: int,
         parallelism: int,
         emit_side: Callable[[str, pa.RecordBatch], None] = lambda output, batch: None,
+        metrics: Registry | None = None,
     ) -> None:
         self.operator = operator
         self.source = source
@@ -71,9 +75,12 @@ class SourceStage:
         self.current: str | None = None
         """The split whose records were returned last."""
         self._emit_side = emit_side
-        self.rows_skipped = 0
-        self.files_skipped = 0
-        self.dead_letters = 0
+        counts = (metrics or Registry()).of(operator, index)
+        self._records_in = counts.counter(RECORDS_IN)
+        self._records_out = counts.counter(RECORDS_OUT)
+        self._rows_skipped = counts.counter(SKIPPED)
+        self._files_skipped = counts.counter(FILES_SKIPPED)
+        self._dead_letters = counts.counter(DEAD_LETTER_ROWS)
         self.first_skipped = ""
         """The first of what was skipped in this attempt: where it lies, and the reason."""
         self._restored: Mapping[str, SplitState] = {}
@@ -173,6 +180,8 @@ class SourceStage:
                 batch = self._without_sides(batch)
             if batch is not None and batch.num_rows:
                 self.current = name
+                self._records_in.value += batch.num_rows
+                self._records_out.value += batch.num_rows
                 # What is counted, sent and captured of a slice should be the slice.
                 return owned(batch)
             if is_portion:
@@ -182,12 +191,13 @@ class SourceStage:
         return None
 
     def _without_sides(self, portion: Portion) -> pa.RecordBatch | None:
-        self.rows_skipped += portion.rows_skipped
-        self.files_skipped += portion.files_skipped
+        self._rows_skipped.value += portion.rows_skipped
+        self._files_skipped.value += portion.files_skipped
         self.first_skipped = self.first_skipped or portion.example
         for output, batch in portion.side.items():
+            self._records_out.value += batch.num_rows
             if output == DEAD_LETTERS:
-                self.dead_letters += batch.num_rows
+                self._dead_letters.value += batch.num_rows
                 self._emit_side(output, labelled(batch, self.operator))
             else:
                 self._emit_side(output, batch)

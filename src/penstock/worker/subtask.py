@@ -19,7 +19,7 @@ from penstock.errors import PenstockError
 from penstock.exchange.coalescing import Joining, joined
 from penstock.exchange.input_channel import InputChannel
 from penstock.exchange.items import BarrierItem, BatchItem, EndItem, WatermarkItem
-from penstock.exchange.output_channel import OutputChannel
+from penstock.exchange.output_channel import FullOutputs, OutputChannel
 from penstock.exchange.recovered_channel import Backlog
 from penstock.exchange.router import Router
 from penstock.graph.physical import Channel, PhysicalPlan
@@ -37,6 +37,7 @@ from penstock.worker.scheduling.slices import SlicePolicy
 from penstock.worker.services import Services
 from penstock.worker.source_stage import SourceStage
 from penstock.worker.subtask_clock import SubtaskClock
+from penstock.worker.subtask_metrics import BYTES_IN, BYTES_OUT, OUTPUT_WATERMARK, SubtaskTimes, observe_queues, reached
 
 _ROW_BYTES = 64.0
 """What a record is taken to be as long as none has been seen."""
@@ -54,7 +55,11 @@ class Subtask:
         settings = services.settings
         window = settings.window_bytes, settings.window_bytes_min, 1000 * settings.queue_ms_target
         self.inputs = {channel.id: InputChannel(channel, *window) for channel in plan.inputs[subtask]}
-        self._full: set[ChannelId] = set()
+        metrics = services.metrics.of(subtask.chain, subtask.index)
+        self._times = SubtaskTimes(services.clock, metrics)
+        self._full = FullOutputs(self._times.full_changed)
+        last = services.metrics.of(plan.chains[subtask.chain].nodes[-1].name, subtask.index)
+        self._bytes_in, bytes_out = metrics.counter(BYTES_IN), last.counter(BYTES_OUT)
         self.outputs: dict[ChannelId, OutputChannel] = {}
         for channels in plan.outputs[subtask].values():
             for channel in channels:
@@ -68,9 +73,12 @@ class Subtask:
                     clock=services.clock,
                     departed=self._departed,
                     full=self._full,
+                    bytes_sent=bytes_out,
                 )
+        observe_queues(metrics, self.inputs, self.outputs)
         self._router = Router(subtask, plan, self.outputs)
         self._clock = SubtaskClock(services, self.inputs, self.outputs)
+        last.observe(OUTPUT_WATERMARK, lambda: reached(self._clock.passed_on))
         self._owed: deque[Iterator[None]] = deque()
         """What its operators have to do before the next record, in steps."""
         self.chain = OperatorChain(
@@ -106,7 +114,6 @@ class Subtask:
         """Of the last batch that was read."""
         self.is_restored = False
         self.has_ended = False
-        self.rows_in = 0
         self.reading = Reading()
         self._began_ms = services.clock.now_ms()
         self._read_ms: int | None = None
@@ -230,6 +237,12 @@ class Subtask:
         """Do one slice of work; False if there is none to do right now."""
         if not self.can_work:
             return False
+        self._times.begin()
+        is_done = self._work()
+        self._times.end()
+        return is_done
+
+    def _work(self) -> bool:
         if self._owed:
             self._take_steps()
             return True
@@ -280,7 +293,9 @@ class Subtask:
         try:
             batch = source.read(rows_max, self._services.clock.now_ms())
             if batch is not None and batch.num_rows:
-                self._row_bytes = max(1.0, batch.nbytes / batch.num_rows)
+                size = int(batch.nbytes)
+                self._bytes_in.value += size
+                self._row_bytes = max(1.0, size / batch.num_rows)
             return batch
         except PenstockError:
             raise
@@ -313,6 +328,7 @@ class Subtask:
     def _read_backlog(self, reading: InputChannel, backlog: Backlog) -> None:
         item = backlog.take(self._rows_max())
         if isinstance(item, BatchItem):
+            self._bytes_in.value += item.size
             self._process_channel(reading, item.batch)
         else:
             self._clock.on_watermark(reading, item.watermark)
@@ -335,6 +351,7 @@ class Subtask:
         self._row_bytes = max(1.0, front.size / max(1, front.batch.num_rows))
         others = () if self._clock.tells_channels_apart else self._readable
         taken = self._joining.take(reading, others, self._rows_max())
+        self._bytes_in.value += sum(item.size for _, item in taken)
         self._process_channel(reading, joined([item.batch for _, item in taken]))
         bytes_least = int(self._fitting(self._slices.rows_max) * self._row_bytes) // len(self.inputs)
         for number, (channel, item) in enumerate(taken, 1):
@@ -370,7 +387,6 @@ class Subtask:
         self._clock.after_channel()
 
     def _process(self, batch: pa.RecordBatch, source: int, started_us: int) -> None:
-        self.rows_in += batch.num_rows
         if self._first_record_ms is None:
             self._first_record_ms = self._elapsed_ms()
         self.chain.process(batch, source)

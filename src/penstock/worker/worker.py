@@ -28,11 +28,12 @@ from penstock.mailbox.frames import (
     TriggerFrame,
     WatermarkFrame,
 )
-from penstock.mailbox.journal import Journal
+from penstock.mailbox.journal import Journal, Story
 from penstock.mailbox.ports import Background, Clock, Transport
 from penstock.mailbox.recovery_stats import combined
 from penstock.mailbox.timers import Timers
 from penstock.protocol.manifest import Manifest
+from penstock.protocol.redistribution import totals_of
 from penstock.state.backends import backend_of
 from penstock.storage.port import Store
 from penstock.worker.recovery.restore import Restored, restore
@@ -115,6 +116,7 @@ class Worker:
             pace=Pace(settings, clock),
             journal=journal,
             state_backend=backend_of(settings.state_backend),
+            story=Story(clock),
         )
         self.subtasks: dict[SubtaskId, Subtask] = {}
         self._order: list[Subtask] = []
@@ -180,21 +182,20 @@ class Worker:
 
     def _send_beat(self) -> None:
         self._beat_at_ms = self._services.clock.now_ms()
-        count = len(self._order)
-        held_up = sum(subtask.is_backpressured for subtask in self._order)
-        beat = HeartbeatFrame(
+        self._services.transport.send(COORDINATOR, self.heartbeat())
+
+    def heartbeat(self) -> HeartbeatFrame:
+        """A sign of life, with the metrics that have changed since the last one."""
+        return HeartbeatFrame(
             self.generation,
             self.worker,
-            sum(subtask.rows_in for subtask in self._order if subtask.chain.source is not None),
-            sum(subtask.chain.sink.rows for subtask in self._order if subtask.chain.sink is not None),
-            100 * held_up // count if count else 0,
+            self._services.metrics.update(),
             combined(subtask.recovery() for subtask in self._order) if self._manifest is not None else None,
-            self.rows_late,
-            *self.skipped,
+            self._first_skipped,
         )
-        self._services.transport.send(COORDINATOR, beat)
 
     def _open_subtasks(self) -> None:
+        self._restore_totals()
         for name in self._plan.subtasks_of(self.worker):
             subtask = Subtask(name, self._plan, self._services)
             self.subtasks[name] = subtask
@@ -204,6 +205,12 @@ class Worker:
             (self._others if subtask.chain.source is None else self._sources).subtasks.append(subtask)
             self._receivers.update((channel, subtask) for channel in subtask.inputs)
             self._senders.update((channel, subtask) for channel in subtask.outputs)
+
+    def _restore_totals(self) -> None:
+        """Let the counters go on from the checkpoint: they are made together with the subtasks."""
+        if self._manifest is not None:
+            for (operator, subtask), totals in totals_of(self._manifest, self._plan.parallelism_of_operators).items():
+                self._services.metrics.restore(operator, subtask, totals)
 
     def _begin_restore(self, subtask: Subtask) -> None:
         manifest, plan, store = self._manifest, self._plan, self._services.store
@@ -276,20 +283,9 @@ class Worker:
         return self._services.capture_budget.bytes_held
 
     @property
-    def rows_late(self) -> int:
-        """Records that were left out because their windows had been emitted."""
-        return sum(context.rows_late for subtask in self._order for context in subtask.chain.contexts)
-
-    @property
-    def skipped(self) -> tuple[int, int, int, str]:
-        """Records and files that sources have left out, their dead letters, and an example of what was left out."""
-        sources = [subtask.chain.source for subtask in self._order if subtask.chain.source is not None]
-        return (
-            sum(source.rows_skipped for source in sources),
-            sum(source.files_skipped for source in sources),
-            sum(source.dead_letters for source in sources),
-            next((source.first_skipped for source in sources if source.first_skipped), ""),
-        )
+    def _first_skipped(self) -> str:
+        sources = (subtask.chain.source for subtask in self._order)
+        return next((source.first_skipped for source in sources if source is not None and source.first_skipped), "")
 
     @property
     def can_work(self) -> bool:
@@ -353,8 +349,11 @@ class Worker:
         if self.has_stopped:
             return
         self.failure, self.has_reported = error, True
-        name = subtask.subtask if subtask is not None else None
-        self._services.transport.send(COORDINATOR, failed_frame(self.generation, self.worker, error, name))
+        name, story = subtask.subtask if subtask is not None else None, self._services.story
+        story.attach(error)
+        self._services.transport.send(
+            COORDINATOR, failed_frame(self.generation, self.worker, error, name, story.text())
+        )
         self.stop()
 
     def stop(self) -> None:

@@ -15,6 +15,7 @@ from tests.mutants.catalogue import (
     functions,
     inputs,
     liveness,
+    metrics,
     names,
     outputs,
     ownership,
@@ -46,4 +47,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *names.MUTANTS,
     *seams.MUTANTS,
     *surface.MUTANTS,
+    *metrics.MUTANTS,
 )

@@ -9,6 +9,7 @@ from tests.simulation.checkers.cuts import Cuts, Drained, TakesStock
 from tests.simulation.checkers.event_time import Watermarks
 from tests.simulation.checkers.output import Commits, Counts, Ending, Output
 from tests.simulation.checkers.ownership import Deletions, Identity, Patience, Refusals
+from tests.simulation.checkers.totals import Totals
 from tests.simulation.cluster import Cluster
 
 CHECKERS: tuple[type[Checker], ...] = (
@@ -24,6 +25,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     Output,
     Commits,
     Counts,
+    Totals,
     Deletions,
     Files,
 )

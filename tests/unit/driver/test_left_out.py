@@ -3,34 +3,52 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 import pytest
 
 from penstock import Pipeline
 from penstock.driver.left_out import LateRows, SkippedInput
-from penstock.ids import Generation, WorkerId
-from penstock.mailbox.frames import HeartbeatFrame
+from penstock.ids import OperatorName, WorkerId
+from penstock.metrics.metric import Metric
+from penstock.metrics.received import ReceivedMetrics
+from penstock.metrics.registry import Registry
+from penstock.metrics.standard import FILES_SKIPPED, LATE, RECORDS_IN, SKIPPED
 from penstock.testing import CollectSink, ListSource, run
 from tests.unit.mailbox.fake_ports import ManualClock
 
+READ = OperatorName("read")
 
-def beat(worker: int, read: int, late: int) -> HeartbeatFrame:
-    return HeartbeatFrame(Generation(1), WorkerId(worker), rows_in=read, rows_late=late)
+
+class Heard:
+    """Metrics of two workers, each with a source and with windows behind it."""
+
+    def __init__(self) -> None:
+        self.received = ReceivedMetrics()
+        self._registries = [Registry(), Registry()]
+
+    def tell(self, worker: int, metric: Metric, value: int) -> None:
+        """A worker has counted so many in all."""
+        self._registries[worker].of(READ, worker).counter(metric).value = value
+        self.received.heard(WorkerId(worker), self._registries[worker].update())
 
 
 def test_the_share_is_said_once_a_minute_and_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    clock = ManualClock()
-    watch = LateRows("views", clock)
-    watch.heard(beat(0, 100, 0))
+    clock, heard = ManualClock(), Heard()
+    watch = LateRows("views", clock, heard.received, [READ])
+    heard.tell(0, RECORDS_IN, 100)
+    watch.look()
     assert caplog.messages == []
-    watch.heard(beat(1, 100, 5))
-    watch.heard(beat(1, 200, 50))
+    heard.tell(1, RECORDS_IN, 100)
+    heard.tell(1, LATE, 5)
+    watch.look()
+    heard.tell(1, RECORDS_IN, 200)
+    heard.tell(1, LATE, 50)
+    watch.look()
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("pipeline views: 5 of 200 records (2.5 %) came after their windows")
     clock.advance(60_000)
-    watch.heard(beat(0, 100, 0))
-    watch.heard(beat(0, 100, 1))
+    watch.look()
+    heard.tell(0, LATE, 1)
     watch.end()
     assert [message.split(" records")[0] for message in caplog.messages[1:]] == [
         "pipeline views: 50 of 300",
@@ -40,17 +58,16 @@ def test_the_share_is_said_once_a_minute_and_at_the_end(caplog: pytest.LogCaptur
     assert len(caplog.messages) == 3
 
 
-def test_each_attempt_counts_from_zero(caplog: pytest.LogCaptureFixture) -> None:
-    clock = ManualClock()
-    watch = LateRows("views", clock)
-    watch.heard(beat(0, 10, 5))
+def test_records_that_the_restored_checkpoint_counts_were_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    clock, heard = ManualClock(), Heard()
+    watch = LateRows("views", clock, heard.received, [READ])
+    heard.received.begin_attempt({(READ, 0): {RECORDS_IN.name: 10, LATE.name: 5}})
     watch.begin_attempt()
-    clock.advance(60_000)
-    watch.heard(beat(0, 10, 2))
-    assert [message.split(" records")[0] for message in caplog.messages] == [
-        "pipeline views: 5 of 10",
-        "pipeline views: 2 of 10",
-    ]
+    watch.look()
+    assert caplog.messages == []
+    heard.tell(0, LATE, 6)
+    watch.look()
+    assert [message.split(" records")[0] for message in caplog.messages] == ["pipeline views: 6 of 10"]
 
 
 def test_a_pipeline_that_drops_records_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -65,13 +82,16 @@ def test_a_pipeline_that_drops_records_says_so(caplog: pytest.LogCaptureFixture)
 
 
 def test_skipped_input_is_said_once_a_minute_with_the_first_example(caplog: pytest.LogCaptureFixture) -> None:
-    clock = ManualClock()
-    watch = SkippedInput("views", clock)
-    watch.heard(beat(0, 100, 0))
+    clock, heard = ManualClock(), Heard()
+    watch = SkippedInput("views", clock, heard.received)
+    watch.look()
     assert caplog.messages == []
-    skipped = HeartbeatFrame(Generation(1), WorkerId(1), rows_skipped=3, files_skipped=1, first_skipped="a, line 7: no")
-    watch.heard(skipped)
-    watch.heard(replace(skipped, rows_skipped=4))
+    heard.tell(1, SKIPPED, 3)
+    heard.tell(1, FILES_SKIPPED, 1)
+    watch.first = "a, line 7: no"
+    watch.look()
+    heard.tell(1, SKIPPED, 4)
+    watch.look()
     (message,) = caplog.messages
     assert message.startswith("pipeline views: 3 records and 1 files could not be read and were skipped.")
     assert "The first one: a, line 7: no." in message and 'on_error="dead_letter"' in message

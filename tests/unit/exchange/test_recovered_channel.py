@@ -17,6 +17,7 @@ from penstock.exchange.input_channel import InputChannel
 from penstock.exchange.items import BatchItem, Captured, WatermarkItem
 from penstock.exchange.recovered_channel import Backlog, load
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId
+from penstock.mailbox.journal import Story
 from penstock.protocol.manifest import ChannelSegment, Side
 from penstock.storage.memory import MemoryStore
 from penstock.worker.checkpointing.snapshot import CapturedChannel, inline_channels, write_channels
@@ -154,6 +155,7 @@ class Reading:
             backlog_budget=self.budget,
             inline_bytes_max=0,
             pace=None,  # type: ignore[arg-type]
+            story=Story(ManualClock()),
         )
         self.inputs = {id: InputChannel(_Channel(id), 100) for id in channels}  # type: ignore[arg-type]
         self.reader = BacklogReader(SubtaskId(OperatorName("b"), 0), MAX_PARALLELISM, services)

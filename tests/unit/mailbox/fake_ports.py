@@ -18,8 +18,18 @@ from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
 from penstock.graph.logical import Graph, Link, Node
 from penstock.graph.physical import Channel, PhysicalPlan, plan
 from penstock.ids import COORDINATOR, ChannelId, CheckpointId, Generation, OperatorName, SubtaskId, WorkerId
-from penstock.mailbox.frames import AcknowledgeFrame, BarrierFrame, BatchFrame, EndFrame, Frame, TriggerFrame
+from penstock.mailbox.frames import (
+    AcknowledgeFrame,
+    BarrierFrame,
+    BatchFrame,
+    EndFrame,
+    Frame,
+    HeartbeatFrame,
+    TriggerFrame,
+)
 from penstock.mailbox.frames import WatermarkFrame as Watermark
+from penstock.metrics.metric import Metric
+from penstock.metrics.received import ReceivedMetrics
 from penstock.operators.contract import Emit, Operator, OperatorContext
 from penstock.protocol.barrier import Barrier, BarrierFlag
 from penstock.protocol.manifest import Manifest, Partitioning, SubtaskReport
@@ -412,6 +422,16 @@ class Bench:
         assert mine, f"checkpoint {checkpoint} was not acknowledged"
         reports = [mine.get(subtask, SubtaskReport(subtask)) for subtask in self.plan.subtasks]
         return Manifest(CheckpointId(checkpoint), GENERATION, self.plan.shape(), tuple(reports))
+
+
+def told(frames: Sequence[HeartbeatFrame], metric: Metric) -> list[int]:
+    """The sum of a metric over all subtasks, after each of some signs of life."""
+    received = ReceivedMetrics()
+    found = []
+    for frame in frames:
+        received.heard(frame.worker, frame.metrics)
+        found.append(received.total(metric))
+    return found
 
 
 def to_coordinator(transport: ListTransport, kind: type[F]) -> list[F]:

@@ -10,6 +10,7 @@ import pytest
 
 from penstock import DataError, Pipeline, PipelineError
 from penstock.ids import OperatorName
+from penstock.metrics.registry import Registry
 from penstock.model.event_time import IDLE_WATERMARK, MAX_WATERMARK, ticks_of
 from penstock.operators.contract import Emit, Operator, OperatorContext
 from penstock.operators.event_time import EventTimeOperator
@@ -29,6 +30,7 @@ class FakeContext:
         self.seen: list[int] = []
         self.idle_after_ms: list[int | None] = []
         self.former: list[str] = []
+        self.metrics = Registry().of(self.operator, self.subtask)
 
     def now_ms(self) -> int:
         return NOW_MS

@@ -24,6 +24,7 @@ from penstock.protocol.redistribution import (
     channels_of,
     splits_of,
     states_of,
+    totals_of,
     watermark_of,
 )
 
@@ -135,6 +136,36 @@ class TestWatermarks:
     def test_a_subtask_without_a_clock_may_be_the_slowest_of_all(self) -> None:
         silent = manifest(shape(), self.CLOCKS.reports[0], SubtaskReport(subtask(COUNT, 0)))
         assert watermark_of(silent, COUNT, 0, 3) is None
+
+
+class TestTotals:
+    TAKEN = manifest(
+        shape(receivers=3),
+        *(
+            SubtaskReport(subtask(COUNT, index), totals=((COUNT, "rows", 10**index), (NOTE, "rows", 5)))
+            for index in range(3)
+        ),
+        SubtaskReport(subtask(READ, 0), totals=((READ, "rows", 7), (READ, "late", 1))),
+    )
+
+    def test_at_the_same_parallelism_each_goes_on_with_its_own(self) -> None:
+        found = totals_of(self.TAKEN, {COUNT: 3, READ: 1})
+        assert {key: counts["rows"] for key, counts in found.items()} == {
+            (COUNT, 0): 1,
+            (COUNT, 1): 10,
+            (COUNT, 2): 100,
+            (READ, 0): 7,
+        }
+
+    def test_after_a_rescale_their_sum_is_kept(self) -> None:
+        fewer = totals_of(self.TAKEN, {COUNT: 2, NOTE: 2, READ: 4})
+        assert fewer == {
+            (COUNT, 0): {"rows": 101},
+            (COUNT, 1): {"rows": 10},
+            (NOTE, 0): {"rows": 10},
+            (NOTE, 1): {"rows": 5},
+            (READ, 0): {"rows": 7, "late": 1},
+        }
 
 
 class TestChannels:

@@ -26,6 +26,8 @@ from penstock.mailbox.frames import (
     TriggerFrame,
     WatermarkFrame,
 )
+from penstock.metrics.samples import Metrics
+from penstock.metrics.standard import IS_BACK_PRESSURED, LATE
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.protocol.barrier import BarrierFlag
 from penstock.protocol.manifest import Partitioning, StateKind
@@ -51,6 +53,7 @@ from tests.unit.mailbox.fake_ports import (
     read,
     rows,
     to_coordinator,
+    told,
     values,
 )
 
@@ -94,10 +97,11 @@ class TestStarting:
     def test_a_sign_of_life_tells_of_late_records(self) -> None:
         seen = Seen()
         bench = Bench(join(seen), heartbeat_ms=50).started()
-        seen.context.count_late(3)
-        seen.context.count_late(4)
+        late = seen.context.metrics.counter(LATE)
+        late.add(3)
+        late.add(4)
         bench.pass_time(50)
-        assert [frame.rows_late for frame in bench.transport.take(HeartbeatFrame)] == [0, 7]
+        assert told(bench.transport.take(HeartbeatFrame), LATE) == [0, 7]
 
     def test_it_gives_a_sign_of_life_at_once_and_again_and_again(self) -> None:
         bench = Bench(join(Seen()), heartbeat_ms=50).started()
@@ -297,13 +301,43 @@ class TestData:
         bench.work()
         assert seen.processed == [0, 1, 2]
 
+    def test_its_time_is_busy_back_pressured_or_idle_and_adds_up(self) -> None:
+        class Slow(Seen):
+            def process(self, batch: Any, source: int, emit: Any) -> None:
+                super().process(batch, source, emit)
+                # The output may be full by now: this is work all the same.
+                bench.clock.advance(2)
+
+        seen = Slow()
+        bench = Bench(join(seen), window_bytes=ROW, output_bytes_max=ROW).started()
+        bench.clock.advance(5)
+        for number in range(4):
+            bench.batch(LEFT, number, cost=1)
+        bench.work()
+        slices = len(seen.calls)
+        bench.clock.advance(30)
+
+        def times() -> list[float]:
+            metrics = Metrics(bench.worker._services.metrics.samples())
+            names = "busy_time_ms", "back_pressured_time_ms", "idle_time_ms"
+            return [metrics.value(name, "map") or 0 for name in names]
+
+        assert times() == [2 * slices, 30, 5]
+        output = bench.subtask.outputs[bench.channel(MAP, WRITE)]
+        bench.worker.deliver(CreditFrame(GENERATION, output.channel.id, ROW, output.credit.window_bytes))
+        assert not bench.subtask.is_backpressured
+        bench.clock.advance(8)
+        assert times() == [2 * slices, 30, 13]
+        metrics = Metrics(bench.worker._services.metrics.samples())
+        assert metrics.of("slice_time_s", "map")[0].count >= slices
+
     def test_a_full_output_shows_in_the_sign_of_life(self) -> None:
         bench = Bench(join(Seen()), window_bytes=ROW, output_bytes_max=ROW, heartbeat_ms=10).started()
         for number in range(4):
             bench.batch(LEFT, number, cost=1)
         bench.work()
         bench.pass_time(10)
-        assert [frame.backpressured_percent for frame in bench.transport.of(HeartbeatFrame)] == [0, 100]
+        assert told(bench.transport.of(HeartbeatFrame), IS_BACK_PRESSURED) == [0, 1]
 
     def test_an_operator_that_wants_no_input_lets_it_wait_in_the_channels(self) -> None:
         seen = Seen()

@@ -36,7 +36,7 @@ class Running(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The figures of one moment. Rows are those of the current attempt: a restart begins from nought."""
+    """The numbers of one moment. Rows are counted over all restarts: a restart goes back to its checkpoint's count."""
 
     elapsed_s: float
     status: Status
@@ -83,7 +83,7 @@ class Readings:
 
     def _sample(self, now: float, status: Status) -> None:
         if self._samples and status.rows_in < self._samples[-1][1]:
-            # Another attempt, which counts from nought.
+            # Another attempt, which goes on from the count of its checkpoint.
             self._samples.clear()
         self._samples.append((now, status.rows_in, status.rows_out))
         while len(self._samples) > 2 and self._samples[1][0] <= now - _WINDOW_S:
@@ -122,6 +122,7 @@ def left_out(status: Status) -> list[tuple[str, int]]:
     """What does not come out of the main stream, by name, as far as there is any."""
     counts = {
         "late": status.rows_late,
+        "ahead": status.rows_ahead,
         "skipped": status.rows_skipped,
         "files_skipped": status.files_skipped,
         "dead_letters": status.dead_letters,

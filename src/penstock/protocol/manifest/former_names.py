@@ -69,4 +69,5 @@ class _Renaming:
             splits=tuple(replace(each, operator=self.name(each.operator)) for each in report.splits),
             committables=tuple(replace(each, operator=self.name(each.operator)) for each in report.committables),
             watermarks=tuple((self.name(chain), clock) for chain, clock in report.watermarks),
+            totals=tuple((self.name(operator), metric, value) for operator, metric, value in report.totals),
         )

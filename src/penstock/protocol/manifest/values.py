@@ -168,6 +168,9 @@ class SubtaskReport:
     watermarks: tuple[tuple[OperatorName, int], ...] = ()
     """Event-time clock of each operator of the chain that has one."""
     figures: Figures = Figures()
+    totals: tuple[tuple[OperatorName, str, int], ...] = ()
+    """Counts of the subtask at its cut: operator, name of the metric, value. Those that are 0 are left out; empty if an
+    earlier version wrote this."""
 
 
 @dataclass(frozen=True, slots=True)

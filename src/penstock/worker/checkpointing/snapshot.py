@@ -14,6 +14,7 @@ from penstock.exchange.codec import encode_batches, encode_items
 from penstock.exchange.items import BatchItem, Captured, captured_bytes
 from penstock.graph.physical import Channel
 from penstock.ids import ChannelId, CheckpointId, Generation, OperatorName, SubtaskId
+from penstock.metrics.registry import Totals
 from penstock.protocol.barrier import Barrier
 from penstock.protocol.manifest import (
     ChannelSegment,
@@ -58,6 +59,7 @@ class PendingSnapshot:
     synchronous_ms: int = 0
     splits: tuple[SplitState, ...] = ()
     watermarks: tuple[tuple[OperatorName, int], ...] = ()
+    totals: Totals = ()
     inputs: dict[ChannelId, CapturedChannel] = field(default_factory=dict)
     outputs: dict[ChannelId, CapturedChannel] = field(default_factory=dict)
     counted_bytes: int = 0
@@ -105,6 +107,7 @@ class PendingSnapshot:
             self.committables,
             self.watermarks,
             figures,
+            self.totals,
         )
 
 

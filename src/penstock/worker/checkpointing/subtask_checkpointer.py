@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
+from penstock.errors import ProtocolViolation
 from penstock.exchange.input_channel import InputChannel
 from penstock.exchange.items import captured_bytes
 from penstock.exchange.output_channel import OutputChannel
@@ -20,8 +21,9 @@ from penstock.mailbox.frames import AcknowledgeFrame, DeclineFrame
 from penstock.protocol import alignment, overtaking
 from penstock.protocol.barrier import Barrier
 from penstock.protocol.declines import DeclineReason
-from penstock.protocol.manifest import ChannelSegment, Committable, Cut, Side, StateSegment
+from penstock.protocol.manifest import ChannelSegment, Committable, Cut, Figures, Side, StateSegment
 from penstock.worker.chain import OperatorChain
+from penstock.worker.checkpointing.checkpoint_metrics import observe_checkpoints
 from penstock.worker.checkpointing.snapshot import (
     CapturedChannel,
     PendingSnapshot,
@@ -49,10 +51,16 @@ class Participation:
         unblocked: Callable[[InputChannel], None],
     ) -> None:
         self._subtask = subtask
+        self._name = str(subtask)
         self._chain = chain
         self._inputs = inputs
         self._outputs = outputs
         self._services = services
+        self._operators = [node.name for node in chain.chain.nodes]
+        self._newest_figures: Figures | None = None
+        """Of the newest checkpoint that this subtask has acknowledged."""
+        metrics = services.metrics.of(subtask.chain, subtask.index)
+        observe_checkpoints(metrics, lambda: self._newest_figures)
         self._watermark = watermark
         self._unblocked = unblocked
         channels = alignment.Inputs(frozenset(inputs), chain.chain.aligned_only)
@@ -113,6 +121,13 @@ class Participation:
         self._calm_if_done()
 
     def _step(self, event: alignment.Event | overtaking.Event) -> None:
+        try:
+            self._advance(event)
+        except ProtocolViolation as error:
+            self._services.story.refused(self._name, event, error)
+            raise
+
+    def _advance(self, event: alignment.Event | overtaking.Event) -> None:
         if isinstance(event, overtaking.Event):
             self._overtaking, departures = overtaking.step(self._overtaking, event)
             self._note(event, departures)
@@ -146,8 +161,9 @@ class Participation:
             self._services.pace.calm(self._subtask)
 
     def _note(self, event: object, actions: tuple[object, ...]) -> None:
+        self._services.story.note(self._name, event, actions)
         if self._services.journal is not None:
-            self._services.journal(str(self._subtask), event, actions)
+            self._services.journal(self._name, event, actions)
 
     # --- actions of the receiving side ---
 
@@ -211,6 +227,8 @@ class Participation:
             self._abandon(barrier.checkpoint)
             self._decline(barrier.checkpoint, DeclineReason.SNAPSHOT_FAILED, f"{type(error).__name__}: {error}")
             return
+        # I1: counted up to the cut, like the state; records behind it are counted again after a restore.
+        pending.totals = self._services.metrics.totals(self._operators, self._subtask.index)
         pending.watermarks = ((self._subtask.chain, self._watermark()),)
         pending.synchronous_ms = (clock.now_us() - started_us) // 1000
         if prepare is no_committables and not self._chain.has_state:
@@ -355,6 +373,7 @@ class Participation:
         if pending.states is None or pending.channels is None:
             return
         report = pending.report(self._subtask, self._services.clock.now_ms())
+        self._newest_figures = report.figures
         self._drop(pending.checkpoint)
         self._calm_if_done()
         frame = AcknowledgeFrame(self._services.generation, pending.checkpoint, report)

@@ -146,9 +146,9 @@ def test_rows_that_came_too_late_are_shown_where_there_are_any() -> None:
     reading = Readings(job, 0.0).take(1.0)
     assert "out=0 (0/s) late=3 backpressure" in plain_line(reading)
     assert "3 late" in _drawn(reading)
-    job.now = replace(job.now, rows_skipped=7, files_skipped=1, dead_letters=2)
+    job.now = replace(job.now, rows_skipped=7, files_skipped=1, dead_letters=2, rows_ahead=9)
     reading = Readings(job, 0.0).take(1.0)
-    assert "late=3 skipped=7 files_skipped=1 dead_letters=2 backpressure" in plain_line(reading)
+    assert "late=3 ahead=9 skipped=7 files_skipped=1 dead_letters=2 backpressure" in plain_line(reading)
     assert "7 skipped, 1 files skipped, 2 dead letters" in _drawn(reading)
 
 

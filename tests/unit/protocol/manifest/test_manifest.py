@@ -64,6 +64,7 @@ FULL = Manifest(
             committables=(Committable(OperatorName("sink"), 1, b"\x80file"),),
             watermarks=((COUNT, -5),),
             figures=Figures(1, 2, 3, 4, 5, 6, 7),
+            totals=((COUNT, "num_records_in", 12), (COUNT, "num_late_records_dropped", 3)),
         ),
         SubtaskReport(
             SubtaskId(READ, 0),
@@ -115,6 +116,16 @@ def test_a_manifest_that_does_not_know_of_batch_ids_is_published_under_its_own_i
     manifest = decode_manifest(sealed(body))
     assert manifest == Manifest(CheckpointId(8), Generation(4), PipelineShape("orders", 128))
     assert manifest.batch == CheckpointId(8)
+
+
+def test_totals_are_pinned_and_a_manifest_without_them_has_none() -> None:
+    report = b'{"subtask":["count",0],"totals":[["count","num_records_in",12]]}'
+    body = b'{"checkpoint":8,"generation":4,"shape":{"name":"orders","max_parallelism":128},"reports":[%s]}'
+    (found,) = decode_manifest(sealed(body % report)).reports
+    assert found == SubtaskReport(SubtaskId(COUNT, 0), totals=((COUNT, "num_records_in", 12),))
+    assert b'"totals":[["count","num_records_in",12],' in encode_manifest(FULL)
+    (old,) = decode_manifest(sealed(body % b'{"subtask":["count",0]}')).reports
+    assert old.totals == ()
 
 
 def test_void_markers_and_reservations_come_back_equal() -> None:

@@ -1,0 +1,148 @@
+"""What can be seen of a pipeline: its metrics, its progress, and the events that listeners hear of.
+
+Fed by the supervisor in the driver's mailbox; read from any thread. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from penstock.driver.left_out import LateRows, LeftOut, SkippedInput
+from penstock.driver.listeners import CheckpointEnded, JobEvent, JobFinished, JobRestarted, JobStarted
+from penstock.driver.progress import JobProgress, Mark, mark_of, progress_of
+from penstock.graph.physical import PhysicalPlan
+from penstock.ids import Generation, WorkerId
+from penstock.mailbox.frames import AcknowledgeFrame, Frame, HeartbeatFrame
+from penstock.mailbox.ports import Clock
+from penstock.mailbox.recovery_stats import RecoveryFigures, combined
+from penstock.metrics.received import ReceivedMetrics
+from penstock.metrics.standard import AHEAD, DEAD_LETTERS, FILES_SKIPPED, IS_BACK_PRESSURED, LATE, RECORDS_IN, SKIPPED
+from penstock.protocol.history import AttemptRecord
+from penstock.protocol.manifest import Manifest
+from penstock.protocol.redistribution import totals_of
+
+RECENT_MAX = 100
+"""Checkpoints whose progress is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowTotals:
+    """Counts over all restarts: a restart goes back to those of the checkpoint that it restores."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    late: int = 0
+    skipped: int = 0
+    files_skipped: int = 0
+    dead_letters: int = 0
+    ahead: int = 0
+
+
+def dated(record: AttemptRecord, clock: Clock) -> AttemptRecord:
+    """The record with the times that people know: inside, everything goes by the driver's monotonic clock."""
+    since_1970_ms = clock.wall_ms() - clock.now_ms()
+    return replace(
+        record,
+        triggered_at_ms=record.triggered_at_ms + since_1970_ms,
+        ended_at_ms=record.ended_at_ms + since_1970_ms,
+    )
+
+
+class Observations:
+    """Metrics, progress and events of one pipeline. `tell` is called with each event, and must return at once."""
+
+    def __init__(self, plan: PhysicalPlan, clock: Clock, tell: Callable[[JobEvent], None]) -> None:
+        self._plan = plan
+        self._clock = clock
+        self._tell = tell
+        self._sources, self._sinks = plan.sources, plan.sinks
+        self.metrics = ReceivedMetrics()
+        self._late = LateRows(plan.name, clock, self.metrics, self._sources)
+        self._skipped = SkippedInput(plan.name, clock, self.metrics)
+        self._left_out: tuple[LeftOut, ...] = self._late, self._skipped
+        self._mark = Mark(clock.wall_ms(), 0, 0)
+        self.completed = self.declined = 0
+        """Checkpoints of this job."""
+        self._recent: deque[JobProgress] = deque(maxlen=RECENT_MAX)
+        self._recovery: dict[WorkerId, RecoveryFigures] = {}
+        self._has_started = self._has_ended = False
+
+    @property
+    def totals(self) -> RowTotals:
+        """For any thread."""
+        total = self.metrics.total
+        return RowTotals(
+            total(RECORDS_IN, self._sources),
+            total(RECORDS_IN, self._sinks),
+            total(LATE),
+            total(SKIPPED),
+            total(FILES_SKIPPED),
+            total(DEAD_LETTERS),
+            total(AHEAD),
+        )
+
+    @property
+    def recovery(self) -> RecoveryFigures | None:
+        """How far this attempt has come with what it restored; None if it began without a checkpoint."""
+        return combined(list(self._recovery.values()))
+
+    @property
+    def backpressure_percent(self) -> int:
+        """Share of the subtasks that a full output holds up."""
+        return 100 * self.metrics.total(IS_BACK_PRESSURED) // max(1, len(self._plan.subtasks))
+
+    @property
+    def recent(self) -> tuple[JobProgress, ...]:
+        """The progress at the last checkpoints, newest last. For any thread."""
+        return tuple(self._recent)
+
+    def begin_attempt(self, generation: Generation, manifest: Manifest | None) -> None:
+        """The directory is taken over, and the workers are launched."""
+        restored = {} if manifest is None else totals_of(manifest, self._plan.parallelism_of_operators)
+        self.metrics.begin_attempt(restored)
+        self._recovery = {}
+        now_ms = self._clock.wall_ms()
+        self._mark = mark_of(manifest, self._sources, now_ms)
+        for left_out in self._left_out:
+            left_out.begin_attempt()
+        if not self._has_started:
+            self._has_started = True
+            checkpoint = None if manifest is None else manifest.checkpoint
+            self._tell(JobStarted(self._plan.name, generation, now_ms, checkpoint))
+
+    def heard(self, frame: Frame) -> None:
+        """A frame of this attempt has come."""
+        if isinstance(frame, HeartbeatFrame):
+            self.metrics.heard(frame.worker, frame.metrics)
+            if frame.recovery is not None:
+                self._recovery[frame.worker] = frame.recovery
+            self._skipped.first = self._skipped.first or frame.first_skipped
+            for left_out in self._left_out:
+                left_out.look()
+        elif isinstance(frame, AcknowledgeFrame):
+            self.metrics.acknowledged(frame.report.subtask.index, frame.report.totals)
+
+    def checkpoint_ended(self, record: AttemptRecord, manifest: Manifest | None) -> None:
+        """A checkpoint is durable, or was declined: then without a manifest."""
+        progress = None
+        self.completed += record.is_completed
+        self.declined += not record.is_completed
+        if record.is_completed and manifest is not None:
+            progress = progress_of(manifest, record.duration_ms, self._sources, self._sinks, self._mark)
+            self._mark = mark_of(manifest, self._sources, manifest.triggered_at_ms)
+            self._recent.append(progress)
+        self._tell(CheckpointEnded(self._plan.name, self._clock.wall_ms(), dated(record, self._clock), progress))
+
+    def restarting(self, error: Exception, restarts: int, delay_ms: int) -> None:
+        self._tell(JobRestarted(self._plan.name, self._clock.wall_ms(), restarts, error, delay_ms))
+
+    def ended(self, error: Exception | None) -> None:
+        """The pipeline has ended, with `error` if it has failed. The last word is not held back."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        for left_out in self._left_out:
+            left_out.end()
+        self._tell(JobFinished(self._plan.name, self._clock.wall_ms(), error))

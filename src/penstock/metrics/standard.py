@@ -1,0 +1,43 @@
+"""Metrics that more than one room names: the driver makes the status of a pipeline from them.
+
+All others are defined in the module that counts them.
+"""
+
+from __future__ import annotations
+
+from penstock.metrics.metric import Over, counter, gauge
+
+RECORDS_IN = counter(
+    "num_records_in", "rows", "rows that the operator was given; of a source, rows that it has read", is_total=True
+)
+RECORDS_OUT = counter(
+    "num_records_out", "rows", "rows that the operator has emitted, side outputs included", is_total=True
+)
+LATE = counter(
+    "num_late_records_dropped",
+    "rows",
+    "rows that were dropped because their windows had been emitted when they came",
+    is_total=True,
+)
+SKIPPED = counter(
+    "num_records_skipped", "rows", 'rows that a source could not read and left out: `on_error="skip"`', is_total=True
+)
+FILES_SKIPPED = counter(
+    "num_files_skipped",
+    "files",
+    "files that a source left out, from the place on where they could not be read",
+    is_total=True,
+)
+DEAD_LETTERS = counter("num_dead_letters", "rows", "rows that a source has emitted to `dead_letters()`", is_total=True)
+AHEAD = counter(
+    "num_records_ahead",
+    "rows",
+    "rows whose event time was further ahead of the clock than `max_ahead` (a day if there is none)",
+    is_total=True,
+)
+IS_BACK_PRESSURED = gauge(
+    "is_back_pressured", "", "1 while a full output holds the subtask up, else 0; mean over subtasks", Over.MEAN
+)
+
+TOTALS = {each.name: each for each in (RECORDS_IN, RECORDS_OUT, LATE, SKIPPED, FILES_SKIPPED, DEAD_LETTERS, AHEAD)}
+"""Those that a driver can show of a checkpoint before any worker has come up."""

@@ -1,0 +1,65 @@
+"""Metrics of checkpoints, by subtask: those of the newest one that the subtask has acknowledged.
+
+They have the name of the first operator of the subtask. `Job.checkpoints` has the same numbers of the last checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+
+from penstock.metrics.metric import Over, gauge
+from penstock.metrics.registry import SubtaskMetrics
+from penstock.protocol.manifest import Figures
+
+START_DELAY = gauge(
+    "checkpoint_start_delay_ms",
+    "ms",
+    "newest checkpoint: age of its barrier when the subtask first heard of it; greatest over subtasks",
+    Over.GREATEST,
+)
+ALIGNMENT = gauge(
+    "checkpoint_alignment_time_ms",
+    "ms",
+    "newest checkpoint: from then until the snapshot; greatest over subtasks",
+    Over.GREATEST,
+)
+SYNCHRONOUS = gauge(
+    "checkpoint_sync_time_ms",
+    "ms",
+    "newest checkpoint: time for which processing stood still; greatest over subtasks",
+    Over.GREATEST,
+)
+ASYNCHRONOUS = gauge(
+    "checkpoint_async_time_ms",
+    "ms",
+    "newest checkpoint: from the snapshot until it was durable; greatest over subtasks",
+    Over.GREATEST,
+)
+STATE_BYTES = gauge("state_size", "bytes", "state of the subtask, encoded, in the newest checkpoint")
+INFLIGHT_BYTES = gauge(
+    "checkpoint_inflight_size", "bytes", "records in flight that the newest checkpoint has captured, encoded"
+)
+
+_FIELDS = {
+    START_DELAY: "start_delay_ms",
+    ALIGNMENT: "alignment_ms",
+    SYNCHRONOUS: "synchronous_ms",
+    ASYNCHRONOUS: "asynchronous_ms",
+    STATE_BYTES: "state_bytes",
+    INFLIGHT_BYTES: "inflight_bytes",
+}
+
+
+def observe_checkpoints(metrics: SubtaskMetrics, newest: Callable[[], Figures | None]) -> None:
+    """Report the numbers of the checkpoint that `newest` returns; None before the first."""
+    for metric, field in _FIELDS.items():
+        metrics.observe(metric, _reader(newest, attrgetter(field)))
+
+
+def _reader(newest: Callable[[], Figures | None], of: Callable[[Figures], int]) -> Callable[[], int | None]:
+    def read() -> int | None:
+        figures = newest()
+        return None if figures is None else of(figures)
+
+    return read
