@@ -1,8 +1,8 @@
 """Dependencies between the layers point down only.
 
     cli | dashboard -> testing -> pipeline | checkpoints -> spark -> driver | worker -> exchange -> mailbox -> api
-    -> graph -> operators -> state -> connectors | storage -> protocol -> model | columnar | metrics -> user_code -> errors
-    -> ids | version
+    -> graph -> operators -> state -> connectors | storage -> protocol -> model | columnar | metrics -> user_code
+    -> errors -> ids | version
 
 A layer may import itself and every layer below it. The parts of one layer do not import each other. `testing` may
 import everything below `cli`. The package's own `__init__` only passes public names on: it may import whatever is

@@ -371,7 +371,7 @@ class Job:
             job.metrics().by_operator("num_records_in")
             job.metrics().value("current_output_watermark", "totals")
 
-        Workers report once a second, and with each checkpoint. docs/OPERATIONS.md has all names.
+        Workers report once a second, and with each checkpoint. docs/monitoring.md has all names.
         """
         return self._supervisor.observations.metrics.sample(job_samples(self._supervisor))
 

@@ -1,4 +1,4 @@
-"""The table of metrics in docs/OPERATIONS.md is that of the code."""
+"""The table of metrics in docs/monitoring.md is that of the code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import penstock
 from penstock.metrics.metric import Metric
 
-OPERATIONS = Path(__file__).parents[3] / "docs" / "OPERATIONS.md"
+MONITORING = Path(__file__).parents[3] / "docs" / "monitoring.md"
 
 
 def defined() -> dict[str, Metric]:
@@ -29,7 +29,7 @@ def row(metric: Metric) -> tuple[str, str, str, str]:
 
 
 def documented() -> list[tuple[str, ...]]:
-    text = OPERATIONS.read_text(encoding="utf-8")
+    text = MONITORING.read_text(encoding="utf-8")
     _, _, table = text.partition("| metric | kind | unit | meaning |\n|---|---|---|---|\n")
     lines = table.partition("\n\n")[0].splitlines()
     return [tuple(cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))) for line in lines]
