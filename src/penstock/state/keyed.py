@@ -25,7 +25,7 @@ from penstock.state.rows.states import ListState, MapState, ValueState
 from penstock.state.windows.clock import WindowClock
 from penstock.state.windows.state import WindowState
 
-R = TypeVar("R", bound=RowState)
+R = TypeVar("R", bound=RowState[Any])
 
 
 class KeyedState:
