@@ -58,7 +58,7 @@ def print_state() -> None:
     calls: dict[str, Callable[[], object]] = {
         "an empty function": lambda: None,
         "move to a key": lambda: keyed.set_key(3, (5,)),
-        "value get": lambda: value.get(),
+        "value get": value.get,
         "value update": lambda: value.update((1, 2.0)),
         "map put": lambda: entries.update_value((7,), (1,)),
         "map get": lambda: entries.get_value((7,)),

@@ -33,7 +33,7 @@ class BatchFunction(ABC):
             def process_batch(self, batch, context):
                 added = pa.table(batch).group_by("user").aggregate([("amount", "sum")])
                 before = self.totals.get_batch(added["user"])
-                total = pc.add(pc.fill_null(before["total"], 0.0), added["amount_sum"])
+                total = pc.add(pc.fill_null(before["total"], 0.0), added["amount_sum"].combine_chunks())
                 self.totals.update_batch(added["user"], {"total": total})
                 return pa.table({"user": added["user"], "total": total})
 

@@ -40,7 +40,7 @@ class Form(ABC):
         """Some rows of what `of` has returned."""
 
     @abstractmethod
-    def batch(self, outputs: Sequence[Any]) -> pa.RecordBatch | None:
+    def batch(self, outputs: Sequence[object]) -> pa.RecordBatch | None:
         """All that a function has returned, each of its results in this form, as one batch; None if no rows."""
 
     def adopted(self, batch: pa.RecordBatch, zones: Mapping[str, bool]) -> pa.RecordBatch:
@@ -53,10 +53,10 @@ class Form(ABC):
         return {}
 
     @abstractmethod
-    def is_one(self, output: Any) -> bool:
+    def is_one(self, output: object) -> bool:
         """Whether a function has returned one output, and not an iterable of them."""
 
-    def outputs(self, returned: Any) -> list[Any]:
+    def outputs(self, returned: object) -> list[object]:
         """What a function has returned, as a list: of nothing, of one output, or of all of an iterable."""
         if returned is None:
             return []
@@ -66,7 +66,7 @@ class Form(ABC):
             return list(returned)
         raise self._unexpected(returned)
 
-    def _unexpected(self, output: Any) -> DataError:
+    def _unexpected(self, output: object) -> DataError:
         return DataError(f"{self.guard.where}: expected {self.expected}, and the function returned {_brief(output)}")
 
     expected: str
@@ -82,10 +82,10 @@ class ArrowForm(Form):
     def cut(self, whole: Any, start: int, end: int) -> Any:
         return whole.slice(start, end - start)
 
-    def is_one(self, output: Any) -> bool:
+    def is_one(self, output: object) -> bool:
         return isinstance(output, pa.RecordBatch | pa.Table)
 
-    def batch(self, outputs: Sequence[Any]) -> pa.RecordBatch | None:
+    def batch(self, outputs: Sequence[object]) -> pa.RecordBatch | None:
         batches: list[pa.RecordBatch] = []
         for output in outputs:
             if isinstance(output, pa.Table):
@@ -127,17 +127,18 @@ class PandasForm(Form):
     def cut(self, whole: Any, start: int, end: int) -> Any:
         return whole.iloc[start:end].reset_index(drop=True)
 
-    def is_one(self, output: Any) -> bool:
+    def is_one(self, output: object) -> bool:
         return isinstance(output, self._pandas.DataFrame)
 
-    def _filled(self, outputs: Sequence[Any]) -> list[Any]:
+    def _filled(self, outputs: Sequence[object]) -> list[object]:
         """The frames that have rows. Raises `DataError` for an output that is no frame."""
         for output in outputs:
             if not self.is_one(output):
                 raise self._unexpected(output)
-        return [frame for frame in outputs if len(frame)]
+        frames: Sequence[Any] = outputs
+        return [frame for frame in frames if len(frame)]
 
-    def batch(self, outputs: Sequence[Any]) -> pa.RecordBatch | None:
+    def batch(self, outputs: Sequence[object]) -> pa.RecordBatch | None:
         filled = self._filled(outputs)
         if not filled:
             return None
@@ -164,15 +165,16 @@ class PolarsForm(Form):
     def cut(self, whole: Any, start: int, end: int) -> Any:
         return whole.slice(start, end - start)
 
-    def is_one(self, output: Any) -> bool:
+    def is_one(self, output: object) -> bool:
         return isinstance(output, self._polars.DataFrame)
 
-    def batch(self, outputs: Sequence[Any]) -> pa.RecordBatch | None:
+    def batch(self, outputs: Sequence[object]) -> pa.RecordBatch | None:
         batches: list[pa.RecordBatch] = []
-        for output in outputs:
-            if not self.is_one(output):
-                raise self._unexpected(output)
-            batches += output.to_arrow().to_batches()
+        frames: Sequence[Any] = outputs
+        for frame in frames:
+            if not self.is_one(frame):
+                raise self._unexpected(frame)
+            batches += frame.to_arrow().to_batches()
         return concatenated([self.guard.check(batch) for batch in batches if batch.num_rows])
 
 
@@ -210,14 +212,14 @@ class RowsForm(Form):
     def cut(self, whole: Any, start: int, end: int) -> Any:
         return whole[start:end]
 
-    def is_one(self, output: Any) -> bool:
+    def is_one(self, output: object) -> bool:
         return isinstance(output, dict | tuple)
 
-    def outputs(self, returned: Any) -> list[Any]:
+    def outputs(self, returned: object) -> list[object]:
         # Most functions of rows return a list or are generators: one question instead of three.
         return returned if type(returned) is list else super().outputs(returned)
 
-    def batch(self, outputs: Sequence[Any]) -> pa.RecordBatch | None:
+    def batch(self, outputs: Sequence[object]) -> pa.RecordBatch | None:
         if not outputs:
             return None
         self._check_types()
@@ -249,12 +251,12 @@ class RowsForm(Form):
     def time_zones(self) -> dict[str, bool]:
         return self._zones.found
 
-    def _columns(self, outputs: Sequence[Any], schema: pa.Schema | None) -> Columns:
+    def _columns(self, outputs: Sequence[object], schema: pa.Schema | None) -> Columns:
         """The names and values of the columns, which are those of the schema if there is one."""
         made = columns_of(outputs, None if schema is None else tuple(schema.names))
         return self._columns_of_each(outputs, schema) if made is None else made
 
-    def _columns_of_each(self, outputs: Sequence[Any], schema: pa.Schema | None) -> Columns:
+    def _columns_of_each(self, outputs: Sequence[object], schema: pa.Schema | None) -> Columns:
         """The same for rows that are not all alike."""
         rows = [self._as_dict(output, schema) for output in outputs]
         if schema is None:
@@ -265,7 +267,7 @@ class RowsForm(Form):
             names = tuple(schema.names)
         return names, [[row.get(name) for row in rows] for name in names]
 
-    def _check_fields(self, rows: Sequence[dict[str, Any]], schema: pa.Schema) -> None:
+    def _check_fields(self, rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> None:
         """Arrow would leave out what the schema does not name, and fill up what a row does not have, without a word."""
         known = set(schema.names)
         for number, row in enumerate(rows):
@@ -280,12 +282,12 @@ class RowsForm(Form):
                     f"it out of schema="
                 )
 
-    def _as_dict(self, output: Any, schema: pa.Schema | None) -> dict[str, Any]:
+    def _as_dict(self, output: object, schema: pa.Schema | None) -> Mapping[str, object]:
         if isinstance(output, dict):
             return output
         for method in ("asDict", "_asdict"):
             if hasattr(output, method):
-                fields: dict[str, Any] = getattr(output, method)()
+                fields: Mapping[str, object] = getattr(output, method)()
                 return fields
         if isinstance(output, tuple | list) and schema is not None and len(output) == len(schema):
             return dict(zip(schema.names, output, strict=True))
@@ -326,6 +328,6 @@ def _needs_nullable(column: pa.Array) -> bool:
     return bool(column.null_count) and (pa.types.is_integer(kind) or pa.types.is_boolean(kind))
 
 
-def _brief(value: Any) -> str:
+def _brief(value: object) -> str:
     text = repr(value)
     return f"{type(value).__name__}: {text if len(text) <= 80 else text[:77] + '…'}"

@@ -7,7 +7,7 @@ A processor that was written for `transformWithState` or `transformWithStateInPa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from penstock.columnar.schema_guard import SchemaLike, as_schema
 from penstock.operators.functions import KeyedContext, KeyedFunction
+from penstock.operators.handles import ListState, MapState, ValueState
+from penstock.operators.spark_values import Row as Values
 from penstock.operators.spark_values import StateTuples
 from penstock.operators.timers import TimeMode
 
@@ -114,18 +116,18 @@ class ExpiredTimerInfo:
 class ProcessorValueState:
     """One tuple for each key."""
 
-    def __init__(self, state: Any, schema: pa.Schema) -> None:
+    def __init__(self, state: ValueState, schema: pa.Schema) -> None:
         self._state = state
         self._tuples = StateTuples(schema)
 
     def exists(self) -> bool:
-        return bool(self._state.exists())
+        return self._state.exists()
 
-    def get(self) -> tuple[Any, ...] | None:
+    def get(self) -> Values | None:
         row = self._state.get()
         return None if row is None else self._tuples.seen(row)
 
-    def update(self, newValue: Any) -> None:
+    def update(self, newValue: object) -> None:
         self._state.update(self._tuples.kept(newValue))
 
     def clear(self) -> None:
@@ -135,23 +137,23 @@ class ProcessorValueState:
 class ProcessorListState:
     """A list of tuples for each key."""
 
-    def __init__(self, state: Any, schema: pa.Schema) -> None:
+    def __init__(self, state: ListState, schema: pa.Schema) -> None:
         self._state = state
         self._tuples = StateTuples(schema)
 
     def exists(self) -> bool:
-        return bool(self._state.exists())
+        return self._state.exists()
 
-    def get(self) -> Iterator[tuple[Any, ...]]:
+    def get(self) -> Iterator[Values]:
         return map(self._tuples.seen, self._state.get())
 
-    def put(self, newState: Sequence[Any]) -> None:
+    def put(self, newState: Iterable[object]) -> None:
         self._state.put([self._tuples.kept(value) for value in newState])
 
-    def appendValue(self, newState: Any) -> None:
+    def appendValue(self, newState: object) -> None:
         self._state.append_value(self._tuples.kept(newState))
 
-    def appendList(self, newState: Sequence[Any]) -> None:
+    def appendList(self, newState: Iterable[object]) -> None:
         self._state.append_list([self._tuples.kept(value) for value in newState])
 
     def clear(self) -> None:
@@ -164,35 +166,35 @@ class ProcessorListState:
 class ProcessorMapState:
     """A map from tuples to tuples for each key."""
 
-    def __init__(self, state: Any, key_schema: pa.Schema, value_schema: pa.Schema) -> None:
+    def __init__(self, state: MapState, key_schema: pa.Schema, value_schema: pa.Schema) -> None:
         self._state = state
         self._keys = StateTuples(key_schema)
         self._values = StateTuples(value_schema)
 
     def exists(self) -> bool:
-        return bool(self._state.exists())
+        return self._state.exists()
 
-    def getValue(self, key: Any) -> Any:
+    def getValue(self, key: object) -> Any:
         """The value as a Row, as PySpark returns it."""
         row = self._state.get_value(self._keys.kept(key))
         return None if row is None else self._values.row(row)
 
-    def containsKey(self, key: Any) -> bool:
-        return bool(self._state.contains_key(self._keys.kept(key)))
+    def containsKey(self, key: object) -> bool:
+        return self._state.contains_key(self._keys.kept(key))
 
-    def updateValue(self, key: Any, value: Any) -> None:
+    def updateValue(self, key: object, value: object) -> None:
         self._state.update_value(self._keys.kept(key), self._values.kept(value))
 
-    def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    def iterator(self) -> Iterator[tuple[Values, Values]]:
         return ((self._keys.seen(key), self._values.seen(value)) for key, value in self._state.iterator())
 
-    def keys(self) -> Iterator[tuple[Any, ...]]:
+    def keys(self) -> Iterator[Values]:
         return map(self._keys.seen, self._state.keys())
 
-    def values(self) -> Iterator[tuple[Any, ...]]:
+    def values(self) -> Iterator[Values]:
         return map(self._values.seen, self._state.values())
 
-    def removeKey(self, key: Any) -> None:
+    def removeKey(self, key: object) -> None:
         self._state.remove_key(self._keys.kept(key))
 
     def clear(self) -> None:

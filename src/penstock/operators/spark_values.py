@@ -16,7 +16,7 @@ import datetime
 import functools
 import importlib
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -31,6 +31,7 @@ from penstock.operators.formats import PandasForm, RowsForm, concatenated
 from penstock.operators.frames import cut_frame, joined_frames
 
 Convert: TypeAlias = Callable[[Any], Any]
+Row: TypeAlias = tuple[Any, ...]
 
 
 @functools.cache
@@ -52,23 +53,24 @@ class StateTuples:
         self.is_seen_as_kept = not any(self._seen)
         self._row = row_maker(tuple(schema.names))
 
-    def kept(self, value: Any) -> Any:
+    def kept(self, value: object) -> Row:
         """The tuple for the state. A state of one field takes its value without a tuple around it too."""
         if self._is_kept_as_given and type(value) is tuple:
             return value
         if not isinstance(value, tuple | list):
             value = (value,)
+        value = tuple(value)
         if self._is_kept_as_given or len(value) != len(self._kept):
             return value
         return tuple([item if by is None else by(item) for by, item in zip(self._kept, value, strict=True)])
 
-    def seen(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    def seen(self, row: Row) -> Row:
         """The tuple as a processor gets it."""
         if self.is_seen_as_kept:
             return row
         return tuple([item if by is None else by(item) for by, item in zip(self._seen, row, strict=True)])
 
-    def row(self, row: tuple[Any, ...]) -> Any:
+    def row(self, row: Row) -> Any:
         """The tuple as a Row."""
         return self._row(row if self.is_seen_as_kept else self.seen(row))
 
@@ -130,7 +132,7 @@ def _kept_instant(value: Any) -> Any:
     return value.astimezone(datetime.UTC) if isinstance(value, datetime.datetime) else value
 
 
-def _kept_struct(fields: Sequence[tuple[str, Convert | None]], value: Any) -> Any:
+def _kept_struct(fields: Sequence[tuple[str, Convert | None]], value: object) -> object:
     if isinstance(value, dict):
         items = [value.get(name) for name, _ in fields]
         if odd := set(value) - {name for name, _ in fields}:
@@ -142,14 +144,14 @@ def _kept_struct(fields: Sequence[tuple[str, Convert | None]], value: Any) -> An
     return {name: item if by is None else by(item) for (name, by), item in zip(fields, items, strict=True)}
 
 
-def _kept_map(key_by: Convert | None, item_by: Convert | None, value: Any) -> Any:
+def _kept_map(key_by: Convert | None, item_by: Convert | None, value: Any) -> object:
     pairs = value.items() if isinstance(value, dict) else value
     if key_by is None and item_by is None:
         return list(pairs)
     return [(key if key_by is None else key_by(key), item if item_by is None else item_by(item)) for key, item in pairs]
 
 
-def _kept_list(by: Convert | None, value: Any) -> Any:
+def _kept_list(by: Convert | None, value: Any) -> object:
     if isinstance(value, str | bytes):
         return value
     return list(value) if by is None else [by(item) for item in value]
@@ -175,11 +177,11 @@ def _seen_instant(value: Any) -> Any:
     return value.astimezone().replace(tzinfo=None)
 
 
-def _seen_struct(fields: Sequence[tuple[str, Convert | None]], row: Convert, value: dict[str, Any]) -> Any:
+def _seen_struct(fields: Sequence[tuple[str, Convert | None]], row: Convert, value: Mapping[str, object]) -> object:
     return row([value[name] if by is None else by(value[name]) for name, by in fields])
 
 
-def _seen_map(key_by: Convert | None, item_by: Convert | None, value: Any) -> Any:
+def _seen_map(key_by: Convert | None, item_by: Convert | None, value: Any) -> object:
     return {key if key_by is None else key_by(key): item if item_by is None else item_by(item) for key, item in value}
 
 
@@ -216,11 +218,11 @@ class SparkRowsForm(RowsForm):
     def of(self, batch: pa.RecordBatch) -> Any:
         return list(map(row_maker(tuple(batch.schema.names)), self.keys(batch)))
 
-    def keys(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    def keys(self, keys: pa.RecordBatch) -> list[Row]:
         """The keys as a processor sees them: one tuple for each row."""
         return tuples_of([_column_in_zone(column, self._zone) for column in keys.columns], keys.num_rows)
 
-    def _columns(self, outputs: Sequence[Any], schema: pa.Schema | None) -> Columns:
+    def _columns(self, outputs: Sequence[object], schema: pa.Schema | None) -> Columns:
         # Without a schema nothing but a look at each row says that Rows within it have names.
         names, columns = self._columns_of_each(outputs, None) if schema is None else super()._columns(outputs, schema)
         return names, [
@@ -228,9 +230,9 @@ class SparkRowsForm(RowsForm):
             for name, column in zip(names, columns, strict=True)
         ]
 
-    def _as_dict(self, output: Any, schema: pa.Schema | None) -> dict[str, Any]:
+    def _as_dict(self, output: object, schema: pa.Schema | None) -> Mapping[str, object]:
         if schema is None and hasattr(output, "asDict"):
-            as_dict: dict[str, Any] = output.asDict(True)
+            as_dict: Mapping[str, object] = output.asDict(True)
             return as_dict
         return super()._as_dict(output, schema)
 
@@ -260,7 +262,7 @@ class SparkPandasForm(PandasForm):
             frame.isetitem(position, frame.iloc[:, position].infer_objects())
         return frame
 
-    def keys(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    def keys(self, keys: pa.RecordBatch) -> list[Row]:
         """The keys as a processor sees them: one tuple for each row."""
         columns = [
             self._series(column).tolist() if pa.types.is_timestamp(column.type) else values_of(column)
@@ -292,7 +294,7 @@ class SparkPandasForm(PandasForm):
             column, spark_type, timezone=self._zone
         )
 
-    def batch(self, outputs: Sequence[Any]) -> pa.RecordBatch | None:
+    def batch(self, outputs: Sequence[object]) -> pa.RecordBatch | None:
         if self._declared is None:
             return super().batch([self._in_zone(frame) for frame in self._filled(outputs)])
         filled = self._filled(outputs)

@@ -60,6 +60,12 @@ def test_the_compiled_check_stores_what_a_look_at_each_value_stores(fields: list
     assert all(type(one) is type(other) for one, other in zip(kind.freeze(value), expected, strict=True))
 
 
+def test_all_nans_are_stored_as_one_object() -> None:
+    kind = TupleType("here", pa.schema([("a", pa.float64())]))
+    # Python finds a NaN in a dictionary only if it is the same object.
+    assert len({id(kind.freeze((each,))[0]) for each in (math.nan, float("nan"), -float("nan"))}) == 1
+
+
 def test_a_list_is_appended_to_without_a_copy_and_its_snapshots_stand_still() -> None:
     keyed = new_state()
     state = keyed.list("s", NUMBER)

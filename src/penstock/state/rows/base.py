@@ -10,7 +10,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,9 @@ from penstock.state.rows.cursor import KeyCursor, NoCursor
 from penstock.state.rows.memory import estimated_bytes
 from penstock.state.rows.tuples import Row, TupleType
 
+Entry = TypeVar("Entry")
+"""What a state keeps for a key."""
+
 _CONVERTED_ROWS = 1 << 12  # in one call, in which the interpreter is not free for anybody else
 
 
@@ -33,11 +36,11 @@ def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 @dataclass(slots=True)
-class Group:
+class Group(Generic[Entry]):
     """The entries of one key group, which may be changed in `epoch` only."""
 
     epoch: int
-    entries: dict[Row, Any]
+    entries: dict[Row, Entry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +56,14 @@ class _Block:
         return _Block(self.key_groups[rows], self.keys[rows], [column[rows] for column in self.columns])
 
 
-class RowState(ABC):
+class RowState(ABC, Generic[Entry]):
     """What value, list and map state have in common."""
 
     def __init__(self, name: str, cursor: KeyCursor) -> None:
         self.name = name
         self.version = 0
         self._cursor = cursor
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[int, Group[Entry]] = {}
         self._epoch = 0
         self.is_swept = False
         """Whether somebody removes what has expired; see `penstock.operators.ttl`."""
@@ -118,7 +121,7 @@ class RowState(ABC):
         finally:
             cursor.key_group, cursor.key = before
 
-    def snapshot(self) -> RowSnapshot:
+    def snapshot(self) -> RowSnapshot[Entry]:
         """References to the key groups, whose number is all that the time depends on."""
         self._epoch += 1
         return RowSnapshot(self, self.version, dict(self._groups))
@@ -136,12 +139,12 @@ class RowState(ABC):
         self.version += bool(restored)
         return restored
 
-    def encode(self, groups: dict[int, Group], target_bytes: int) -> list[KeyedPiece]:
+    def encode(self, groups: dict[int, Group[Entry]], target_bytes: int) -> list[KeyedPiece]:
         """Pieces of a snapshot. Runs in the background."""
         batches = [batch for block in self._blocks(groups) for batch in self._batches(block)]
         return cut(self.name, pa.Table.from_batches(batches), target_bytes) if batches else []
 
-    def _blocks(self, groups: dict[int, Group]) -> Iterator[_Block]:
+    def _blocks(self, groups: dict[int, Group[Entry]]) -> Iterator[_Block]:
         """The rows in the order of their key groups, some thousands at a time."""
         block = _Block([], [], [[] for _ in self._layout()])
         for number in sorted(groups):
@@ -188,18 +191,18 @@ class RowState(ABC):
         """The columns of a checkpoint after key group and key."""
 
     @abstractmethod
-    def _rows_of(self, entry: Any, columns: list[list[Any]]) -> int:
+    def _rows_of(self, entry: Entry, columns: list[list[Row]]) -> int:
         """Add the rows of one key to the columns of the layout, and return how many they are."""
 
     @abstractmethod
-    def _restore_row(self, entries: dict[Row, Any], key: Row, row: Row) -> None:
+    def _restore_row(self, entries: dict[Row, Entry], key: Row, row: Row) -> None:
         """Add one row. `row` has one tuple for each column of the layout."""
 
-    def _read(self) -> Any:
+    def _read(self) -> Entry | None:
         group = self._groups.get(self._cursor.key_group)
         return None if group is None else group.entries.get(self._cursor.key)
 
-    def _writable_entries(self) -> dict[Row, Any]:
+    def _writable_entries(self) -> dict[Row, Entry]:
         """The dictionary of the current key group, for one change; it is our own after this."""
         self.version += 1
         number = self._cursor.key_group
@@ -208,7 +211,7 @@ class RowState(ABC):
             group = self._writable_group(number)
         return group.entries
 
-    def _writable_group(self, number: int) -> Group:
+    def _writable_group(self, number: int) -> Group[Entry]:
         if number < 0:
             raise DataError(
                 f"state '{self.name}' has a value for each key, and was changed where there is no key, such as in "
@@ -242,10 +245,10 @@ class RowState(ABC):
             self._restore_row(self._writable_group(number).entries, key, tuple(row))
 
 
-class RowSnapshot:
+class RowSnapshot(Generic[Entry]):
     """A row state at one moment."""
 
-    def __init__(self, state: RowState, version: int, groups: dict[int, Group]) -> None:
+    def __init__(self, state: RowState[Entry], version: int, groups: dict[int, Group[Entry]]) -> None:
         self.version = version
         self._state = state
         self._groups = groups

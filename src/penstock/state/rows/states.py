@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -45,7 +44,7 @@ class _Entries:
     items: dict[Row, Row]
 
 
-class ValueState(RowState):
+class ValueState(RowState[Row]):
     """One tuple per key."""
 
     def __init__(self, name: str, cursor: KeyCursor, schema: pa.Schema) -> None:
@@ -117,17 +116,17 @@ class ValueState(RowState):
     def _layout(self) -> list[tuple[str, TupleType]]:
         return [(VALUE, self._type)]
 
-    def _rows_of(self, entry: Any, columns: list[list[Any]]) -> int:
+    def _rows_of(self, entry: Row, columns: list[list[Row]]) -> int:
         columns[0].append(entry)
         return 1
 
-    def _restore_row(self, entries: dict[Row, Any], key: Row, row: Row) -> None:
+    def _restore_row(self, entries: dict[Row, Row], key: Row, row: Row) -> None:
         if key in entries:
             raise RestoreError(f"state '{self.name}' cannot be restored: the checkpoint has the key {key!r} twice")
         entries[key] = row[0]
 
 
-class ListState(RowState):
+class ListState(RowState[_Elements]):
     """A list of tuples per key. A list without elements does not exist."""
 
     def __init__(self, name: str, cursor: KeyCursor, schema: pa.Schema) -> None:
@@ -136,7 +135,7 @@ class ListState(RowState):
 
     def get(self) -> Iterator[Row]:
         """The current key's elements, as they are now: what is appended meanwhile is not among them."""
-        cell: _Elements | None = self._read()
+        cell = self._read()
         # Without a copy: what is appended meanwhile lies behind the elements that are counted now.
         return iter(()) if cell is None else self._type.thawed(itertools.islice(cell.items, cell.count))
 
@@ -174,8 +173,8 @@ class ListState(RowState):
             raise DataError(f"{self._type.what} takes a list with elements; use clear() to remove it")
         return items
 
-    def _writable_cell(self, entries: dict[Row, Any], key: Row) -> _Elements:
-        cell: _Elements | None = entries.get(key)
+    def _writable_cell(self, entries: dict[Row, _Elements], key: Row) -> _Elements:
+        cell = entries.get(key)
         if cell is None:
             cell = entries[key] = _Elements(self._epoch, [], 0)
         elif cell.epoch != self._epoch:
@@ -186,17 +185,17 @@ class ListState(RowState):
     def _layout(self) -> list[tuple[str, TupleType]]:
         return [(VALUE, self._type)]
 
-    def _rows_of(self, entry: Any, columns: list[list[Any]]) -> int:
+    def _rows_of(self, entry: _Elements, columns: list[list[Row]]) -> int:
         columns[0].extend(entry.items[: entry.count])
-        return int(entry.count)
+        return entry.count
 
-    def _restore_row(self, entries: dict[Row, Any], key: Row, row: Row) -> None:
+    def _restore_row(self, entries: dict[Row, _Elements], key: Row, row: Row) -> None:
         cell = self._writable_cell(entries, key)
         cell.items.append(row[0])
         cell.count += 1
 
 
-class MapState(RowState):
+class MapState(RowState[_Entries]):
     """A map from tuples to tuples per key. A map without entries does not exist."""
 
     def __init__(self, name: str, cursor: KeyCursor, user_key_schema: pa.Schema, value_schema: pa.Schema) -> None:
@@ -206,7 +205,7 @@ class MapState(RowState):
 
     def get_value(self, key: Row) -> Row | None:
         """The value of a user key, or None."""
-        cell: _Entries | None = self._read()
+        cell = self._read()
         user_key = self._key_type.freeze(key)
         row = None if cell is None else cell.items.get(user_key)
         return row if row is None or self._type.is_plain else self._type.thaw(row)
@@ -251,11 +250,11 @@ class MapState(RowState):
         return "map", (self._key_type.schema, self._type.schema)
 
     def _items(self) -> dict[Row, Row]:
-        cell: _Entries | None = self._read()
+        cell = self._read()
         return {} if cell is None else cell.items
 
-    def _writable_items(self, entries: dict[Row, Any], key: Row) -> dict[Row, Row]:
-        cell: _Entries | None = entries.get(key)
+    def _writable_items(self, entries: dict[Row, _Entries], key: Row) -> dict[Row, Row]:
+        cell = entries.get(key)
         if cell is None or cell.epoch != self._epoch:
             cell = entries[key] = _Entries(self._epoch, {} if cell is None else dict(cell.items))
         return cell.items
@@ -263,12 +262,12 @@ class MapState(RowState):
     def _layout(self) -> list[tuple[str, TupleType]]:
         return [(USER_KEY, self._key_type), (VALUE, self._type)]
 
-    def _rows_of(self, entry: Any, columns: list[list[Any]]) -> int:
+    def _rows_of(self, entry: _Entries, columns: list[list[Row]]) -> int:
         columns[0].extend(entry.items.keys())
         columns[1].extend(entry.items.values())
         return len(entry.items)
 
-    def _restore_row(self, entries: dict[Row, Any], key: Row, row: Row) -> None:
+    def _restore_row(self, entries: dict[Row, _Entries], key: Row, row: Row) -> None:
         cell = entries.get(key)
         if cell is None:
             cell = entries[key] = _Entries(self._epoch, {})
