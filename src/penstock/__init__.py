@@ -32,6 +32,7 @@ from penstock.connectors.files.json_lines_sink import JsonLinesSink
 from penstock.connectors.files.latest import read_latest
 from penstock.connectors.files.parquet_sink import ParquetSink
 from penstock.connectors.generator import GeneratorSource
+from penstock.connectors.kafka import KafkaSink, KafkaSource
 from penstock.connectors.memory import ABORT, CHECKPOINT, PAUSE, ListSource
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
@@ -85,6 +86,7 @@ __all__ = [
     "Row",
     # sources
     "FileSource",
+    "KafkaSource",
     "GeneratorSource",
     "SparkSource",
     "ListSource",
@@ -94,6 +96,7 @@ __all__ = [
     # sinks
     "ParquetSink",
     "JsonLinesSink",
+    "KafkaSink",
     "SparkSink",
     "ConsoleSink",
     "CollectSink",

@@ -358,8 +358,8 @@ def test_every_example_compiles_and_is_run_here_or_on_spark(heading: str, source
         if isinstance(imported, ast.ImportFrom) and (imported.module or "").startswith("penstock"):
             module = importlib.import_module(imported.module or "")
             assert [alias.name for alias in imported.names if not hasattr(module, alias.name)] == []
-    # The second kind is run by tests/spark/test_documents.py.
-    assert heading in ("python runnable", "python spark")
+    # The second kind is run by tests/spark/test_documents.py, the third by tests/kafka/test_documents.py.
+    assert heading in ("python runnable", "python spark", "python kafka")
 
 
 @pytest.mark.parametrize(("heading", "source"), examples("python runnable"))
