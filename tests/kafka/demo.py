@@ -25,6 +25,7 @@ from tests.kafka.broker import Broker, NoBroker
 from tests.kafka.kit import Topics, until
 
 CUSTOMERS = 50
+_QUEUE_MAX = 50_000
 SCHEMA = "id bigint, customer bigint, amount bigint"
 
 
@@ -51,6 +52,9 @@ class Orders:
         while not self._is_over.wait(0.1):
             for number in range(self.sent, self.sent + self._rate // 10):
                 order = {"id": number, "customer": number % CUSTOMERS, "amount": number % 97}
+                # While the broker is gone the queue fills up: the rest of the orders waits.
+                while len(producer) > _QUEUE_MAX and not self._is_over.is_set():
+                    producer.poll(0.1)
                 producer.produce(self._name, json.dumps(order).encode(), partition=number % 2)
             self.sent += self._rate // 10
             producer.poll(0)
