@@ -14,7 +14,7 @@ import pytest
 from penstock import CollectSink, Pipeline
 from penstock.connectors.kafka import KafkaSource, fetcher
 from penstock.connectors.source import END_OF_SPLIT, Portion
-from penstock.errors import DataError, PenstockError, PipelineError, StorageError
+from penstock.errors import DataError, PenstockError, PipelineError, StorageError, UserCodeError
 from penstock.testing import run
 from tests.kafka.kit import SCHEMA, Topics, encoded, row, until
 
@@ -224,6 +224,34 @@ def test_avro_raw_and_functions_are_formats_too(topics: Topics) -> None:
 
 def only_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.select(["offset"])
+
+
+def failing_at_five(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if 5 in batch["offset"].to_pylist():
+        raise KeyError("five")
+    return batch.select(["offset"])
+
+
+def test_nothing_behind_a_function_that_fails_is_returned(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher, "MESSAGES_MAX", 2)
+    name = topics.new()
+    topics.produce(name, encoded(range(30)))
+    source = KafkaSource(topics.servers, name, format=failing_at_five, stop="latest")
+    reader = source.open(source.splits()[0], None)
+    until(lambda: reader.read(1) is not None, "the first record")
+    # All that is there was polled before the failure is looked at.
+    until(lambda: reader._inbox.failed is not None, "the failure")
+    time.sleep(0.5)
+    with pytest.raises(UserCodeError, match="'failing_at_five' raised KeyError"):
+        read_all(reader)
+    assert json.loads(reader.offset())["next"] <= 5
+    reader.close()
+
+
+def test_a_pattern_that_fits_no_topic_is_an_error_if_nothing_can_be_waited_for(topics: Topics) -> None:
+    assert KafkaSource(topics.servers, pattern="none-.*", schema=SCHEMA).splits() == []
+    with pytest.raises(StorageError, match=r"no topic of .* has a name that fits: create one"):
+        KafkaSource(topics.servers, pattern="none-.*", schema=SCHEMA, stop="latest").splits()
 
 
 BAD = [b'{"id": 3', b'{"id": 4}{"id": 5}', b"", b'[{"id": 6}]', b'{"id": "seven"}', b'{"id": 8, "user": "\xff"}', b"9"]

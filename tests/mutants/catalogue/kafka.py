@@ -46,6 +46,14 @@ MUTANTS = (
         _SOURCE,
     ),
     _mutant(
+        "Messages behind one that failed are returned",
+        "fetcher.py",
+        "        if self.failed is not None:\n",
+        "        if False:\n",
+        "I1: the position passes over records that nobody has decoded.",
+        _SOURCE,
+    ),
+    _mutant(
         "Several JSON objects in a message are several records",
         "formats.py",
         "if batch.num_rows != len(values):",

@@ -80,6 +80,9 @@ class Inbox:
         return self.bytes_put - self.bytes_taken
 
     def put(self, fetched: Fetched) -> None:
+        if self.failed is not None:
+            # I1: what lies behind a failure must not be returned, or the position would pass over it.
+            return
         self.bytes_put += fetched.size
         self.next = fetched.end
         self.entries.append(fetched)
@@ -176,7 +179,10 @@ class Fetcher:
         commits, self._commits = self._commits, {}
         if commits:
             offsets = [kafka().TopicPartition(*partition_of(split), offset) for split, offset in commits.items()]
-            consumer.commit(offsets=offsets, asynchronous=not self.is_closed)
+            try:
+                consumer.commit(offsets=offsets, asynchronous=not self.is_closed)
+            except kafka().KafkaException as error:
+                self._on_commit(error, offsets)
 
     def _on_commit(self, error: Any, partitions: Any) -> None:
         if error is not None and not self._has_warned_of_commits:

@@ -201,19 +201,24 @@ class _Part:
         self._file = place.create(name)
         self._stream = pa.ipc.new_stream(self._file, SCHEMA, options=pa.ipc.IpcWriteOptions(compression="lz4"))
         self._rows = 0
+        self._error: Exception | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._stream.write_batch(batch)
         self._rows += batch.num_rows
 
     def finish(self) -> Sequence[bytes]:
-        """Make it durable, in the background. Called until it has succeeded once, and never again."""
+        """Make it durable, in the background."""
+        if self._error is not None:
+            # Half a file was closed: closing it again would pass it off as a whole one.
+            raise self._error
         try:
             self._stream.close()
             self._place.close_durably(self._file)
             size = self._place.size(self._name)
         except Exception as error:
-            raise StorageError(f"{self._where}: {self._name} cannot be staged: {error}") from error
+            self._error = StorageError(f"{self._where}: {self._name} cannot be staged: {error}")
+            raise self._error from error
         return [json.dumps({"staged": self._name, "rows": self._rows, "bytes": size}).encode()]
 
     def discard(self) -> None:

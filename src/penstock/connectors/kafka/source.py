@@ -7,6 +7,7 @@ of the checkpoint. A group may be told of positions when a checkpoint is complet
 from __future__ import annotations
 
 import json
+import logging
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +31,10 @@ from penstock.connectors.kafka.fetcher import Fetched, Fetcher, Inbox
 from penstock.connectors.kafka.formats import Decoder, decoder_of, metadata_names
 from penstock.connectors.kafka.positions import BEGINNING, Bound, checked, partition_of, resolved, split_of
 from penstock.connectors.source import END_OF_SPLIT, Portion, Source, SplitReader
-from penstock.errors import DataError, PipelineError
+from penstock.errors import DataError, PipelineError, StorageError
 from penstock.ids import DEAD_LETTERS
+
+_log = logging.getLogger("penstock")
 
 Format: TypeAlias = Literal["json", "avro", "raw"] | Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -181,6 +184,11 @@ class KafkaSource(Source):
 
     def _list(self) -> list[str]:
         found = self._listed_by_pattern() if self.pattern is not None else self._listed_by_name()
+        if not found:
+            text = f"{self.where}: no topic of {self.servers} has a name that fits"
+            if not self.splits_may_appear:
+                raise StorageError(f"{text}: create one, or correct the pattern")
+            self._process.say_once(f"{text} yet: it is waited for")
         return [split_of(topic, number) for topic in sorted(found) for number in sorted(found[topic])]
 
     def _listed_by_pattern(self) -> dict[str, list[int]]:
@@ -231,10 +239,16 @@ class _Process:
         self.fetcher: Fetcher | None = None
         self.complaints = Complaints("KafkaSource")
         self._consumer: Any = None
+        self._said: set[str] = set()
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[_Process], tuple[()]]:
         return _Process, ()
+
+    def say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            _log.warning(text)
 
     def consumer(self, source: KafkaSource) -> Any:
         # Subtasks of one process list their splits in several threads.
