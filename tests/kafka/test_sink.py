@@ -137,27 +137,26 @@ def test_a_marker_behind_an_open_transaction_of_another_sink_is_found(topics: To
 
     name, markers = topics.new(), topics.new()
     sink = KafkaSink(topics.servers, name, transactional_id=name, staging=tmp_path, marker_topic=markers)
+    first = Publisher(sink)
+    first.commit(CheckpointId(1), staged(sink, [1]))
     other = Producer({**topics.broker.settings, "transactional.id": f"other-{name}"})
     other.init_transactions(30)
     other.begin_transaction()
     other.produce(markers, b"{}", b"other", partition=0)
     other.flush(30)
-    committables = staged(sink, [1])
-    threading.Timer(1.0, lambda: other.commit_transaction(30)).start()
-    Publisher(sink).commit(CheckpointId(1), committables)
-    other.begin_transaction()
-    other.produce(markers, b"{}", b"other", partition=0)
-    other.flush(30)
     committables = staged(sink, [2])
-    # While the other is open, in a thread: the marker of ours comes to lie behind that of the other.
-    published = Publisher(sink)
-    worker = threading.Thread(target=lambda: published.commit(CheckpointId(2), committables))
-    worker.start()
-    worker.join(1.0)
+    (file,) = (tmp_path / name).iterdir()
+    content = file.read_bytes()
+    first.commit(CheckpointId(2), committables)
+    # As a crash between the transaction and the removal of the files leaves it.
+    file.write_bytes(content)
+    again = threading.Thread(target=lambda: Publisher(sink).commit(CheckpointId(2), committables))
+    again.start()
+    again.join(3.0)
     other.commit_transaction(30)
-    worker.join(60)
-    Publisher(sink).commit(CheckpointId(2), committables)
+    again.join(60)
     assert ids_in(topics, name) == [1, 2]
+    assert not file.exists()
 
 
 def test_at_least_once_loses_nothing_and_a_checkpoint_waits_for_the_broker(topics: Topics) -> None:
