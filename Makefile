@@ -126,6 +126,10 @@ clean: ## Remove the environment and everything that was generated
 demo: setup ## Run a pipeline on local Spark, kill its workers twice, and verify what came out
 	@$(PY) examples/demo.py
 
+.PHONY: demo-kafka
+demo-kafka: setup ## The same between two topics of Kafka, with a broker that is killed too; needs Maven for its jars
+	@$(PY) -m tests.kafka.demo
+
 .PHONY: bench
 bench: setup ## Measure Penstock beside its peers, in turns: RUNS=3 of each; ONLY=name. The peers install themselves
 	@$(PY) -m benchmarks --runs $(or $(RUNS),3) $(if $(ONLY),--only "$(ONLY)")

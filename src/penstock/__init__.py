@@ -30,6 +30,7 @@ from penstock.connectors.files.json_lines_sink import JsonLinesSink
 from penstock.connectors.files.latest import read_latest
 from penstock.connectors.files.parquet_sink import ParquetSink
 from penstock.connectors.generator import GeneratorSource
+from penstock.connectors.kafka import KafkaSink, KafkaSource
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter, nothing_prepared
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
 from penstock.connectors.spark.sink import SparkSink
@@ -104,11 +105,13 @@ __all__ = [
     "Row",
     # sources
     "FileSource",
+    "KafkaSource",
     "GeneratorSource",
     "SparkSource",
     # sinks
     "ParquetSink",
     "JsonLinesSink",
+    "KafkaSink",
     "SparkSink",
     "ConsoleSink",
     "CallableSink",

@@ -385,8 +385,8 @@ def test_every_example_compiles_and_is_run_here_or_on_spark(heading: str, source
             module = importlib.import_module(imported.module or "")
             names = [alias.name for alias in imported.names if alias.name != "*"]
             assert [name for name in names if not hasattr(module, name)] == []
-    # The second kind is run by tests/spark/test_documents.py.
-    assert heading in ("python runnable", "python spark")
+    # The second kind is run by tests/spark/test_documents.py, the third by tests/kafka/test_documents.py.
+    assert heading in ("python runnable", "python spark", "python kafka")
 
 
 @pytest.mark.parametrize(("heading", "source"), examples("python runnable"))

@@ -117,6 +117,10 @@ class SplitReader(ABC):
     is_bounded: bool = False
     """Whether the split has an end that is known: then it never counts as idle."""
 
+    is_caught_up: bool = True
+    """False while the split is known, or may be thought, to have records that `read` has not returned yet. Such a split
+    does not become idle, however long its records take to come: they would be late."""
+
     may_leave: bool = True
     """False while it would be a waste to read another split first, because much would have to be read again."""
 
@@ -196,6 +200,10 @@ class Source(ABC):
 
     def __repr__(self) -> str:
         return shown_identity(self.identity())
+
+    def on_restore(self, splits: Sequence[str]) -> None:
+        """A checkpoint is restored that has positions of these splits, none for a new pipeline. Called in the workers
+        before `open`. A split that is not among them has appeared since: it is to be read from its first record."""
 
     @abstractmethod
     def splits(self) -> Sequence[str]:

@@ -104,6 +104,7 @@ class SourceStage:
     def restore(self, splits: Mapping[str, SplitState]) -> None:
         """Positions to go on from; must be called before `discover`."""
         self._restored = splits
+        self.source.on_restore(tuple(splits))
 
     def discover(self, names: Sequence[str], now_ms: int = 0) -> bool:
         """Open the splits of `names` that are this subtask's and not open yet; True if there were any."""
@@ -187,7 +188,8 @@ class SourceStage:
             if is_portion:
                 return _NO_RECORDS
             if self.clocks is not None:
-                self.clocks.had_nothing(name, now_ms)
+                is_idle = self._readers[name].is_caught_up
+                self.clocks.had_nothing(name, now_ms) if is_idle else self.clocks.has_more(name, now_ms)
         return None
 
     def _without_sides(self, portion: Portion) -> pa.RecordBatch | None:

@@ -392,3 +392,24 @@ def test_a_slice_of_a_large_dictionary_counts_for_what_it_is() -> None:
     assert batch.to_pylist() == whole.slice(0, 10).to_pylist()
     # By this the next reads are sized: with the whole dictionary they would shrink to a record each.
     assert batch.nbytes < 1_000
+
+
+def test_a_split_that_is_known_to_have_more_is_not_idle_however_long_its_records_take() -> None:
+    source = Timed({"a": [1], "b": [5, 6]}, is_bounded=False)
+    behind = TimedReader(source, "a", 0)
+    behind.is_caught_up = False
+    source.open = lambda split, offset: behind if split == "a" else TimedReader(source, split, 0)  # type: ignore[method-assign]
+    reading = timed(source, idle_after_ms=100)
+    advance(reading, 10)
+    advance(reading, 20)
+    assert [advance(reading, now_ms)[1] for now_ms in range(30, 1_000, 20)][-1] == 1
+    behind.is_caught_up = True
+    assert [advance(reading, now_ms)[1] for now_ms in range(1_000, 1_200, 20)][-1] == IDLE_WATERMARK
+
+
+def test_a_source_is_told_which_splits_a_checkpoint_has_before_it_opens_any() -> None:
+    source = Numbers({"a": [1], "b": [2]})
+    told: list[tuple[Sequence[str], int]] = []
+    source.on_restore = lambda splits: told.append((splits, len(source.opened)))  # type: ignore[method-assign]
+    stage(source, a="1")
+    assert told == [(("a",), 0)]

@@ -59,7 +59,7 @@ class JsonReader(LineReader):
         count = self.count(text)
         if count == 0:
             return None
-        batch = _parsed(text, None, "infer")
+        batch = parsed(text, None, "infer")
         if batch.num_rows != count:
             raise ValueError("the line is not one record")
         return batch.schema
@@ -67,7 +67,7 @@ class JsonReader(LineReader):
     def parse(self, text: bytes) -> pa.RecordBatch:
         # What the user left out of a schema is not wanted; what the first block did not have would be lost.
         unexpected = "ignore" if self.source.schema is not None else "error"
-        return _parsed(text, self.schema, unexpected if self.schema is not None else "infer")
+        return parsed(text, self.schema, unexpected if self.schema is not None else "infer")
 
     def obviously_bad(self, lines: Sequence[bytes]) -> Iterator[tuple[int, str]]:
         for number, line in enumerate(lines):
@@ -96,7 +96,7 @@ class JsonReader(LineReader):
         return len(lines) if is_each_one else None
 
 
-def _parsed(text: bytes, schema: pa.Schema | None, unexpected: str) -> pa.RecordBatch:
+def parsed(text: bytes, schema: pa.Schema | None, unexpected: str) -> pa.RecordBatch:
     options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected)
     read = pa.json.ReadOptions(block_size=max(len(text), 1), use_threads=False)
     return one_batch(pa.json.read_json(io.BytesIO(text), read, options))

@@ -1,0 +1,31 @@
+"""One broker for all tests of Kafka. Where it cannot start: a failure in CI, else a skipped test that says why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kafka.broker import Broker, NoBroker
+from tests.kafka.kit import Topics
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    try:
+        import confluent_kafka  # noqa: F401
+
+        made = Broker(tmp_path_factory.mktemp("kafka"))
+        made.start()
+    except (NoBroker, ImportError) as reason:
+        if os.environ.get("CI") or os.environ.get("PENSTOCK_REQUIRE_KAFKA"):
+            pytest.fail(f"Kafka cannot be started, and this run requires it: {reason}")
+        pytest.skip(f"Kafka cannot be started: {reason}")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def topics(broker: Broker) -> Topics:
+    return Topics(broker)

@@ -1,0 +1,114 @@
+"""Defects of the connectors for Kafka. Only a broker shows them: their own tests must notice."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import OWN, Mutant
+
+_SOURCE = ("tests/kafka/test_source.py",)
+_SINK = ("tests/kafka/test_sink.py",)
+
+
+def _mutant(name: str, file: str, old: str, new: str, why: str, tests: tuple[str, ...]) -> Mutant:
+    return Mutant(name, OWN, f"connectors/kafka/{file}", old, new, why, seeds=0, tests=tests)
+
+
+MUTANTS = (
+    _mutant(
+        "A position in Kafka is that of the last record and not of the next",
+        "source.py",
+        "int(entry.offsets[end - 1]) + 1",
+        "int(entry.offsets[end - 1])",
+        "I1: a record is in front of the cut and is read again.",
+        _SOURCE,
+    ),
+    _mutant(
+        "A position in Kafka is behind all that was fetched",
+        "source.py",
+        "self._row, self._next = end, int(entry.offsets[end - 1]) + 1",
+        "self._row, self._next = end, entry.end",
+        "I1: records that were not returned yet are lost after a failure.",
+        _SOURCE,
+    ),
+    _mutant(
+        "A partition that appeared while the pipeline was down begins at its end",
+        "source.py",
+        "begin = BEGINNING if self._is_restored else",
+        "begin = BEGINNING if False else",
+        "Its first records are never read.",
+        _SOURCE,
+    ),
+    _mutant(
+        "A partition counts as caught up before its end was seen",
+        "fetcher.py",
+        "        self.is_caught_up = False\n",
+        "        self.is_caught_up = True\n",
+        "While a broker is slow the partition is idle, and its records are late.",
+        _SOURCE,
+    ),
+    _mutant(
+        "Messages behind one that failed are returned",
+        "fetcher.py",
+        "        if self.failed is not None:\n",
+        "        if False:\n",
+        "I1: the position passes over records that nobody has decoded.",
+        _SOURCE,
+    ),
+    _mutant(
+        "Several JSON objects in a message are several records",
+        "formats.py",
+        "if batch.num_rows != len(values):",
+        "if batch.num_rows < len(values):",
+        "I1: rows and offsets are not those of the same message.",
+        _SOURCE,
+    ),
+    _mutant(
+        "Output that was published is published again",
+        "publisher.py",
+        "if self._marker is not None and self._marker.digest == wanted.digest:",
+        "if False:",
+        "I4: a crash between transaction and removal repeats the output.",
+        _SINK,
+    ),
+    _mutant(
+        "Checkpoints with a lower number than the marker's count as published",
+        "publisher.py",
+        "if self._marker is not None and self._marker.digest == wanted.digest:",
+        "if self._marker is not None and self._marker.checkpoint >= wanted.checkpoint:",
+        "A pipeline that starts anew loses all of its output in silence.",
+        _SINK,
+    ),
+    _mutant(
+        "The marker is not part of the transaction",
+        "publisher.py",
+        "        producer.produce(sink.marker_topic, marker.encoded(), sink.transactional_id.encode(), partition=0)\n",
+        "",
+        "I4: nobody can tell after a crash whether the output was published.",
+        _SINK,
+    ),
+    _mutant(
+        "Staged files stay after they were published",
+        "publisher.py",
+        '        for file in files:\n            self._place.remove(file["staged"])\n',
+        "",
+        "I6: an older driver finds them, and publishes them again.",
+        _SINK,
+    ),
+    _mutant(
+        "Markers are read as far as the first open transaction",
+        "publisher.py",
+        "                    if message.offset() >= end:\n",
+        "                    if True:\n",
+        "I4: the marker behind it is overlooked, and the output comes twice.",
+        _SINK,
+    ),
+    Mutant(
+        "A split that is not caught up becomes idle",
+        OWN,
+        "worker/source_stage.py",
+        "is_idle = self._readers[name].is_caught_up",
+        "is_idle = True",
+        "Records that a slow broker delivers are late.",
+        seeds=0,
+        tests=("tests/unit/worker/test_source_stage.py",),
+    ),
+)
