@@ -1,0 +1,15 @@
+"""Testing without Spark: pipelines in this process, and the contracts of connectors.
+
+- `run` runs a pipeline, with planned crashes, in milliseconds: see `penstock.testing.local`.
+- `check_source` and `check_sink` run a connector of yours through failures at every step, and say in a sentence which
+  part of its contract it breaks.
+"""
+
+from __future__ import annotations
+
+from penstock.testing.check_sink import check_sink
+from penstock.testing.check_source import check_source
+from penstock.testing.contract import ContractBroken
+from penstock.testing.local import Result, Schedule, run
+
+__all__ = ["ContractBroken", "Result", "Schedule", "check_sink", "check_source", "run"]
