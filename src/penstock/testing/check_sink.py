@@ -179,7 +179,7 @@ class _Trials:
         older.commit(CheckpointId(1), parts[0])
         self._expect(
             [range(20)],
-            "a driver that was cut off, and commits late a checkpoint which its successor committed, changed the output",
+            "a driver that was cut off, and commits late what its successor has committed, changed the output",
             "Decide in the destination, in one transaction, that a checkpoint which is not newer publishes nothing",
         )
         writer.close()
