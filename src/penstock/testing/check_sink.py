@@ -97,6 +97,8 @@ class _Trials:
     def _begin(self) -> Sink:
         self._name = next(self._names)
         self._sink = self._make_sink(self._name)
+        # As in a pipeline: the driver has its committer before any worker starts, and may prepare the destination.
+        self._sink.committer()
         return pickled(self._sink)
 
     def _expect(self, numbers: Sequence[range], rule: str, cure: str) -> None:
