@@ -126,6 +126,12 @@ class Source(ABC):
     def __repr__(self) -> str:
         return shown_identity(self.identity())
 
+    def on_start(self) -> None:
+        """Called in the driver, once for each start of the pipeline, before the source travels to the workers.
+
+        The place to look at the input, and to fix everything on which all workers must agree. An error ends the start.
+        """
+
     @abstractmethod
     def splits(self) -> Sequence[str]:
         """Names of the splits that exist now. Every worker must get the same answer, in the same order."""

@@ -80,6 +80,7 @@ class _Trials:
         self._batch_rows = batch_rows
         self._seconds = seconds
         self._source = make_source()
+        self._source.on_start()
 
     def splits(self) -> Sequence[str]:
         check_identity(self._source, self._make_source())
@@ -234,6 +235,9 @@ class _Sipping(Source):
 
     def identity(self) -> Mapping[str, str]:
         return self._source.identity()
+
+    def on_start(self) -> None:
+        self._source.on_start()
 
     def splits(self) -> Sequence[str]:
         return self._source.splits()

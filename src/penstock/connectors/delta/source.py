@@ -75,12 +75,14 @@ class DeltaSource(Source):
         self._versions: dict[int, Version] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # All workers must begin with one version, whatever is committed while they start: it travels with the source.
-        self.start()
         return {**vars(self), "_snapshots": {}, "_versions": {}}
 
     def identity(self) -> Mapping[str, str]:
         return {**super().identity(), "path": self.location.address, "splits": str(self.split_count)}
+
+    def on_start(self) -> None:
+        # All workers must begin with one version, whatever is committed while they start: it travels with the source.
+        self.start()
 
     def splits(self) -> Sequence[str]:
         return [f"{number}/{self.split_count}" for number in range(self.split_count)]
