@@ -71,6 +71,17 @@ def test_a_checkpoint_directory_that_was_deleted_does_not_make_new_output_look_o
     assert len(rows_of(tmp_path / "t")) == 20
 
 
+def test_a_repeated_commit_after_a_compaction_brings_nothing_back(tmp_path: Path) -> None:
+    """A file that is added twice is one file to Delta, unless it was removed in between."""
+    sink = DeltaSink(tmp_path / "t")
+    parts = [staged(sink, numbers(10 * part, 10)) for part in range(2)]
+    for checkpoint, part in enumerate(parts, 1):
+        sink.committer().commit(CheckpointId(checkpoint), part)
+    _compacted(tmp_path / "t")
+    sink.committer().commit(CheckpointId(2), parts[1])
+    assert len(rows_of(tmp_path / "t")) == 20
+
+
 def test_two_drivers_that_commit_one_checkpoint_at_once_publish_it_once(tmp_path: Path) -> None:
     sink = DeltaSink(tmp_path / "t")
     committables = staged(sink, numbers(0, 10))

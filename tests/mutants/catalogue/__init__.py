@@ -21,6 +21,7 @@ from tests.mutants.catalogue import (
     recovery,
     sinks,
     snapshots,
+    tables,
     takeovers,
     windows,
 )
@@ -42,4 +43,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *liveness.MUTANTS,
     *columns.MUTANTS,
     *names.MUTANTS,
+    *tables.MUTANTS,
 )

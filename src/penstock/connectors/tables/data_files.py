@@ -87,7 +87,8 @@ def schema_of_table(schema: pa.Schema) -> pa.Schema:
 class DataFileWriter(SinkWriter):
     """Stages the rows of one subtask as Parquet files, one or more for each partition and checkpoint.
 
-    `schema_of` gives the schema of the table for that of the first batch.
+    `schema_of` gives the schema of the table for that of the first batch. `keeps_partitions`: the partition columns
+    stay in the files.
     """
 
     def __init__(
@@ -101,12 +102,14 @@ class DataFileWriter(SinkWriter):
         partition_by: Sequence[str] = (),
         roll_bytes: int,
         prefix: str = "",
+        keeps_partitions: bool = False,
     ) -> None:
         self._table = table
         self._place = place
         self._schema_of = schema_of
         self._partition_by = tuple(partition_by)
         self._roll_bytes = roll_bytes
+        self._keeps_partitions = keeps_partitions
         self.token = secrets.token_hex(8)
         self._name = f"{prefix}penstock-g{generation}-{subtask}-{self.token}"
         self._count = 0
@@ -129,7 +132,7 @@ class DataFileWriter(SinkWriter):
             return
         groups = group(fitting, self._partition_by, f"the sink of {self._table}")
         values = [column.cast(pa.string()).to_pylist() for column in groups.keys.columns]
-        rows = groups.batch.drop_columns(list(self._partition_by))
+        rows = groups.batch if self._keeps_partitions else groups.batch.drop_columns(list(self._partition_by))
         for partition, start, end in zip(zip(*values, strict=True), groups.starts, groups.ends, strict=True):
             self._write(partition, rows.slice(start, end - start))
 
