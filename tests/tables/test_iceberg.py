@@ -32,7 +32,7 @@ def catalog(tmp_path: Path) -> dict[str, str]:
 
 def rows_of(catalog: dict[str, str], name: str) -> list[dict[str, Any]]:
     try:
-        table = load_catalog("penstock", **catalog).load_table(name)
+        table = load_catalog("default", **catalog).load_table(name)
     except NoSuchTableError:
         return []
     rows: list[dict[str, Any]] = table.scan().to_arrow().to_pylist()
@@ -68,7 +68,7 @@ def test_a_driver_that_is_killed_at_any_step_of_a_commit_loses_and_doubles_nothi
         read_back=lambda home: [
             row["n"] for row in rows_of({"type": "sql", "uri": f"sqlite:///{home}/catalog.db"}, "a.t")
         ],
-        deaths=3,
+        deaths=2,
     )
 
 
@@ -95,7 +95,7 @@ def test_an_independent_writer_between_look_and_commit_is_tolerated(catalog: dic
 
     def beside(*arguments: Any) -> None:
         committer._publish = publish
-        load_catalog("penstock", **catalog).load_table("a.t").append(pa.Table.from_batches([batch(9)]))
+        load_catalog("default", **catalog).load_table("a.t").append(pa.Table.from_batches([batch(9)]))
         publish(*arguments)
 
     committer._publish = beside
@@ -111,7 +111,7 @@ def test_the_snapshot_names_its_checkpoint_and_old_scopes_are_forgotten(
     committer = sink.committer()
     for checkpoint in (5, 6, 7):
         committer.commit(CheckpointId(checkpoint), staged(sink, checkpoint))
-    table = load_catalog("penstock", **catalog).load_table("a.t")
+    table = load_catalog("default", **catalog).load_table("a.t")
     assert table.current_snapshot().summary["penstock.checkpoint"] == "7"
     assert table.properties[module.COMMITS].count("penstock-") == 2
 
@@ -121,7 +121,7 @@ def test_a_table_partitioned_by_values_is_written_and_other_transforms_are_refus
     from pyiceberg.transforms import BucketTransform, IdentityTransform
 
     IcebergSink(catalog, "a.plain", schema=SCHEMA).committer()
-    opened = load_catalog("penstock", **catalog)
+    opened = load_catalog("default", **catalog)
     schema = opened.load_table("a.plain").schema()
     for name, transform in (("by_text", IdentityTransform()), ("bucket", BucketTransform(4))):
         source = schema.find_field("text").field_id

@@ -40,8 +40,8 @@ class IcebergSink(Sink):
 
         stream.sink(IcebergSink({"type": "rest", "uri": "http://catalog:8181"}, "shop.orders"))
 
-    `catalog` are the properties of pyiceberg's `load_catalog`, or the name of a catalog that `~/.pyiceberg.yaml` has on
-    the driver and on all workers. The table must exist, or be described by `schema`, of Arrow or a DDL string, from
+    `catalog` are the properties of pyiceberg's `load_catalog`, with its `name` if that is not
+    "default"; or the name of a catalog that `~/.pyiceberg.yaml` has on the driver and on all workers. The table must exist, or be described by `schema`, of Arrow or a DDL string, from
     which it is made. Tables that are not partitioned, or partitioned by the values of columns (`identity`), can be
     written. `roll_bytes` is the size at which a file is followed by another one.
 
@@ -87,7 +87,9 @@ class IcebergSink(Sink):
         load_catalog = required("pyiceberg.catalog", "iceberg", "IcebergSink").load_catalog
         if isinstance(self.catalog, str):
             return load_catalog(self.catalog)
-        return load_catalog("penstock", **self.catalog)
+        properties = dict(self.catalog)
+        # Some catalogs, such as that of SQL, keep tables by the name of the catalog too.
+        return load_catalog(properties.pop("name", "default"), **properties)
 
     def failure(self, what: str, error: Exception) -> StorageError:
         text = str(error).strip().partition("\n")[0]
