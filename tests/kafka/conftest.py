@@ -19,7 +19,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         made = Broker(tmp_path_factory.mktemp("kafka"))
         made.start()
     except (NoBroker, ImportError) as reason:
-        if os.environ.get("CI") or os.environ.get("PENSTOCK_REQUIRE_KAFKA"):
+        if os.environ.get("CI") or os.environ.get("PENSTOCK_REQUIRE_COMPONENTS"):
             pytest.fail(f"Kafka cannot be started, and this run requires it: {reason}")
         pytest.skip(f"Kafka cannot be started: {reason}")
     yield made

@@ -111,7 +111,7 @@ def main(servers: str, read: str, write: str, root: str) -> None:
             arm(line.strip())
             fetcher.MESSAGES_MAX = 20
             try:
-                run(pipeline(servers, read, write, root), parallelism=2, store=f"{root}/checkpoints", seconds=120)
+                run(pipeline(servers, read, write, root), parallelism=2, store=f"{root}/checkpoints", timeout=120)
                 os._exit(0)
             except BaseException:
                 traceback.print_exc()

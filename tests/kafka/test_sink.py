@@ -72,7 +72,7 @@ def test_a_broker_that_is_killed_and_comes_back_loses_and_repeats_nothing(topics
 
     def work() -> None:
         try:
-            outcome.append(run(pipeline, store=tmp_path / "checkpoints", until=lambda: 1999 in seen, seconds=200))
+            outcome.append(run(pipeline, store=tmp_path / "checkpoints", until=lambda: 1999 in seen, timeout=200))
         except BaseException as error:
             outcome.append(error)
 

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import CollectSink, Pipeline
+from penstock import Pipeline
 from penstock.connectors.kafka import KafkaSource, fetcher
 from penstock.connectors.source import END_OF_SPLIT, Portion
 from penstock.errors import DataError, PenstockError, PipelineError, StorageError, UserCodeError
-from penstock.testing import run
+from penstock.testing import CollectSink, run
 from tests.kafka.kit import SCHEMA, Topics, encoded, row, until
 
 

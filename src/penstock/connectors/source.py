@@ -205,6 +205,12 @@ class Source(ABC):
         """A checkpoint is restored that has positions of these splits, none for a new pipeline. Called in the workers
         before `open`. A split that is not among them has appeared since: it is to be read from its first record."""
 
+    def on_start(self) -> None:
+        """Called in the driver, once for each start of the pipeline, before the source travels to the workers.
+
+        The place to look at the input, and to fix everything on which all workers must agree. An error ends the start.
+        """
+
     @abstractmethod
     def splits(self) -> Sequence[str]:
         """Names of the splits that exist now. Every worker must get the same answer, in the same order."""

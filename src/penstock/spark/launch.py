@@ -63,6 +63,8 @@ def start(
         import_checkpoint(store, restore, storage_options)
     committers: dict[OperatorName, Committer] = {}
     for node in graph.nodes:
+        if node.source is not None:
+            node.source.on_start()
         committer = node.sink.committer() if node.sink is not None else None
         if committer is not None:
             committers[node.name] = committer

@@ -25,6 +25,7 @@ from tests.mutants.catalogue import (
     sinks,
     snapshots,
     surface,
+    tables,
     takeovers,
     windows,
 )
@@ -50,4 +51,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *seams.MUTANTS,
     *surface.MUTANTS,
     *metrics.MUTANTS,
+    *tables.MUTANTS,
 )

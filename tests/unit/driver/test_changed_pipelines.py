@@ -196,7 +196,7 @@ ROWS = [{"k": n % 5, "n": n, "m": 2 * n, "at": n, "seen": n} for n in range(100)
 def of_rows(build: Any, sink: Any = None, *, rows: int = 50, splits: int = 1, wait: bool = False) -> Pipeline:
     """`wait`: the source has its rows, and then nothing more for an hour."""
     pipeline = Pipeline("p")
-    items = [*ROWS[:rows], *([PAUSE(3_600_000)] if wait else [])]
+    items = [*ROWS[:rows], *([PAUSE("1 hour")] if wait else [])]
     source = ListSource(items, splits=splits, batch_rows=10)
     build(pipeline.source(source, name="read")).sink(sink or CollectSink(), name="out")
     return pipeline

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock import CollectSink, JobProgress, ListSource, Metrics, Pipeline
+from penstock import JobProgress, Metrics, Pipeline
 from penstock.graph.logical import Graph, Link, Node
 from penstock.ids import OperatorName
 from penstock.metrics.metric import Kind, counter, gauge, histogram
@@ -17,7 +17,7 @@ from penstock.operators.contract import Emit, Operator, OperatorContext
 from penstock.protocol.manifest import Manifest, Partitioning
 from penstock.protocol.manifest.codec import decode_manifest_or_void, encode_manifest
 from penstock.storage import MemoryStore, paths
-from penstock.testing import Result, Schedule, run
+from penstock.testing import CollectSink, ListSource, Result, Schedule, run
 from tests.unit.mailbox.fake_ports import Numbers, Staging
 
 ROWS = [{"k": number % 7, "even": number % 2 == 0} for number in range(2_000)]
@@ -73,7 +73,7 @@ class TestTotals:
     def test_late_rows_survive_a_restart_too(self) -> None:
         rows = [{"k": 1, "at": at} for at in (*range(0, 40_000, 400), 5, 6, *range(40_000, 80_000, 400), 7)]
         pipeline = Pipeline("views")
-        stream = pipeline.source(ListSource(rows, batch_rows=1)).with_event_time("at", max_delay=0)
+        stream = pipeline.source(ListSource(rows, batch_rows=1)).with_watermark("at", 0)
         stream.key_by("k").window("1 s").count("n").sink(CollectSink())
         result = run(pipeline, crash_after_checkpoints=(2, 4, 6), schedule=Schedule(1))
         assert (result.rows_late, result.restarts) == (3, 3)
@@ -83,7 +83,7 @@ class TestTotals:
         now_ms = int(time.time() * 1000)
         rows = [{"k": 1, "at": at} for at in (now_ms, now_ms + 10**10, now_ms + 2 * 10**10)]
         pipeline = Pipeline("views")
-        stream = pipeline.source(ListSource(rows)).with_event_time("at", max_delay=0, max_ahead="1 hour")
+        stream = pipeline.source(ListSource(rows)).with_watermark("at", 0, max_ahead="1 hour")
         stream.sink(CollectSink())
         assert run(pipeline).rows_ahead == 2
 
@@ -178,7 +178,7 @@ def test_the_times_of_each_subtask_add_up_to_the_time_that_has_passed() -> None:
 def test_checkpoints_queues_bytes_and_watermarks_are_told_by_subtask() -> None:
     rows = [{"k": number % 3, "at": number * 100} for number in range(500)]
     pipeline = Pipeline("views")
-    stream = pipeline.source(ListSource(rows, batch_rows=50), name="read").with_event_time("at", max_delay=0, name="at")
+    stream = pipeline.source(ListSource(rows, batch_rows=50), name="read").with_watermark("at", 0, name="at")
     stream.key_by("k").window("1 s").count("n", name="counts").sink(CollectSink(), name="write")
     result = run(pipeline, parallelism=2, schedule=Schedule(1))
     metrics = result.metrics

@@ -12,13 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from penstock import CHECKPOINT, CollectSink, ListSource, Pipeline, RestoreError
+from penstock import Pipeline, RestoreError
 from penstock.api.windowed_stream import WindowedStream
 from penstock.model.aggregates import Aggregate
 from penstock.model.event_time import MAX_WATERMARK, Ticks
 from penstock.model.windows import FixedWindows, WindowGrid, WindowKind
 from penstock.state import KeyedState
-from penstock.testing import run
+from penstock.testing import CHECKPOINT, CollectSink, ListSource, run
 
 GROUPS = 16
 

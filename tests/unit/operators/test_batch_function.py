@@ -9,21 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock import (
-    ABORT,
-    CHECKPOINT,
-    BatchFunction,
-    CollectSink,
-    DataError,
-    GeneratorSource,
-    KeyedFunction,
-    ListSource,
-    Pipeline,
-)
+from penstock import BatchFunction, DataError, GeneratorSource, KeyedFunction, Pipeline
 from penstock.errors import PipelineError, UserCodeError
 from penstock.state import KeyedState
 from penstock.storage import MemoryStore
-from penstock.testing import run
+from penstock.testing import ABORT, CHECKPOINT, CollectSink, ListSource, run
 
 ROWS = [{"user": f"u{number % 7}", "amount": float(number)} for number in range(60)]
 SCHEMA = "n bigint, total double"
@@ -199,12 +189,12 @@ def test_nor_has_it_one_behind_timers_that_were_restored() -> None:
 def test_a_batch_function_takes_arrow_and_nothing_else() -> None:
     stream = Pipeline("p").source(ListSource(ROWS)).key_by("user")
     with pytest.raises(PipelineError, match="a BatchFunction takes Arrow batches"):
-        stream.process(ByBatch(), as_="rows")
+        stream.process(ByBatch(), format="rows")
 
 
 class Living(ByBatch):
     def open(self, context: Any) -> None:
-        self.state = context.value("totals", SCHEMA, ttl_ms=1000)
+        self.state = context.value("totals", SCHEMA, ttl="1 s")
         self.now = context
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import CollectSink, DataError, ListSource, Pipeline
+from penstock import DataError, Pipeline
 from penstock.columnar.schema_guard import SchemaGuard
 from penstock.errors import UserCodeError
 from penstock.operators.child_process import InProcess
 from penstock.operators.formats import form_of
-from penstock.testing import run
+from penstock.testing import CollectSink, ListSource, run
 
 HANG_S = 60
 BATCH = pa.record_batch({"n": [1, 2, 3], "text": ["a", None, "c"]})
@@ -138,7 +138,7 @@ def test_several_processes_work_at_a_time_and_order_is_kept(tmp_path: Path) -> N
 
     output, pipeline = CollectSink(), Pipeline("p")
     stream = pipeline.source(ListSource([{"n": n} for n in range(60)], batch_rows=10))
-    stream.map_async(met, as_="rows", in_="processes", concurrency=2, batch_rows=10).sink(output)
-    run(pipeline, seconds=2 * HANG_S)
+    stream.map_async(met, format="rows", executor="processes", concurrency=2, batch_rows=10).sink(output)
+    run(pipeline, timeout=2 * HANG_S)
     assert [row["n"] for row in output.rows()] == list(range(60))
     assert len({row["pid"] for row in output.rows()} - {os.getpid()}) == 2

@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from penstock import CollectSink, ListSource, OptionError, Pipeline
+from penstock import OptionError, Pipeline
 from penstock.spark.settings import Settings, StateBackendName
 from penstock.state import backends
 from penstock.state.backends import BACKENDS, backend_of
 from penstock.state.backends.memory import MemoryBackend
 from penstock.state.contract import KeyedStateLike, S, StateDescriptor, StateOwner
-from penstock.testing import run
+from penstock.testing import CollectSink, ListSource, run
 from penstock.worker.settings import WorkerSettings
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock import CHECKPOINT, CollectSink, DataError, ListSource, Pipeline
+from penstock import DataError, Pipeline
 from penstock.columnar.hashing import key_groups
 from penstock.errors import PipelineError
 from penstock.graph.names import Keeps
@@ -22,7 +22,7 @@ from penstock.protocol.key_groups import key_groups_of
 from penstock.state import KeyedState
 from penstock.state.contract import StateOwner
 from penstock.state.pieces import KEY, KEY_GROUP, VALUE, KeyedPiece, cut, own_rows
-from penstock.testing import run
+from penstock.testing import CHECKPOINT, CollectSink, ListSource, run
 
 GROUPS = 16
 NUMBER = pa.schema([("n", pa.int64())])

@@ -5,8 +5,8 @@ partition alone: the mailbox may wait for another one, which must go on. Partiti
 to, so there is no rebalancing; a partition is assigned once in the life of a consumer, so no message of an earlier
 assignment can be taken for one of the next.
 
-Measured (docs/connectors/kafka.md): `poll` for the first message and `consume(n, 0)` for those that are there already is as fast
-as `consume(n, timeout)`, and does not wait for a full batch.
+Measured (docs/connectors/kafka.md): `poll` for the first message and `consume(n, 0)` for those that are there already
+is as fast as `consume(n, timeout)`, and does not wait for a full batch.
 """
 
 from __future__ import annotations

@@ -340,6 +340,8 @@ class _Local:
         self._is_draining = False
         committers: dict[OperatorName, Committer] = {}
         for node in graph.nodes:
+            if node.source is not None:
+                node.source.on_start()
             committer = node.sink.committer() if node.sink is not None else None
             if committer is not None:
                 committers[node.name] = committer
