@@ -40,10 +40,10 @@ class IcebergSink(Sink):
 
         stream.sink(IcebergSink({"type": "rest", "uri": "http://catalog:8181"}, "shop.orders"))
 
-    `catalog` are the properties of pyiceberg's `load_catalog`, with its `name` if that is not
-    "default"; or the name of a catalog that `~/.pyiceberg.yaml` has on the driver and on all workers. The table must exist, or be described by `schema`, of Arrow or a DDL string, from
-    which it is made. Tables that are not partitioned, or partitioned by the values of columns (`identity`), can be
-    written. `roll_bytes` is the size at which a file is followed by another one.
+    `catalog` are the properties of pyiceberg's `load_catalog`, with its `name` if that is not "default"; or the name of
+    a catalog that `~/.pyiceberg.yaml` has on the driver and on all workers. The table must exist, or be described by
+    `schema`, of Arrow or a DDL string, from which it is made. Tables that are not partitioned, or partitioned by the
+    values of columns (`identity`), can be written. `roll_bytes` is the size at which a file is followed by another one.
 
     The summary of a snapshot has `penstock.checkpoint`. Files that were staged and never committed stay until
     `remove_orphan_files` of the table's maintenance removes them.
