@@ -166,12 +166,14 @@ def test_state_with_a_time_to_live_is_gone_after_it() -> None:
     assert [row["old"] for row in rows] == [nothing, first, nothing]
 
 
-def test_what_a_function_raises_names_its_operator() -> None:
+def test_what_a_function_raises_names_its_operator_and_the_key() -> None:
     class Broken(KeyedFunction):
         def process(self, key: Any, rows: Any, context: Any) -> None:
             raise KeyError("nope")
 
-    with pytest.raises(UserCodeError, match="operator 'broken', subtask 0 of 1: process raised KeyError"):
+    with pytest.raises(
+        UserCodeError, match=r"operator 'broken', subtask 0 of 1: process, key \('u0',\) raised KeyError"
+    ):
         run_of(lambda s: s.key_by("user").process(Broken(), name="broken"), clicks(1), restarts=0)
 
 
