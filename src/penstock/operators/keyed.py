@@ -185,7 +185,8 @@ class StateAccess:
         """
         names, first, row = list(self._context.key), 0, 0
         while row < groups.batch.num_rows:
-            portion_rows = max(_PORTION_ROWS, rows_max())
+            # A whole number of calls, for a key with many records.
+            portion_rows = rows_max() * max(1, _PORTION_ROWS // rows_max())
             end = max(bisect.bisect_right(groups.ends, row + portion_rows, first), first + 1)
             # One key alone may have more records than a portion: then it goes on with the next one.
             stop = min(groups.ends[end - 1], row + portion_rows)

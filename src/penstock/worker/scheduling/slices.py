@@ -30,7 +30,7 @@ _FEW = 8
 _ROWS_SHARE = 2.0
 """Where the call itself takes longer than a slice, its records may take this many times as long."""
 _SHRINK_MAX = 8
-"""One slow call makes the next one smaller by this factor at most: it may have been an accident."""
+"""One slow call makes the bound of the next ones smaller by this factor at most: it may have been an accident."""
 _ROWS_PART_MIN = 0.02
 """The records are at least this part of what a call takes: it is an estimate, which must not run away."""
 
@@ -42,7 +42,6 @@ class SlicePolicy:
         "_alike",
         "_alike_max",
         "_call_us",
-        "_least",
         "_row_us",
         "_rows",
         "_rows_squared",
@@ -63,14 +62,12 @@ class SlicePolicy:
         self._alike = 0
         """So many calls in a row have told nothing about the call itself."""
         self._alike_max = _ALIKE_MAX
-        self._least = 0
-        """The size that the next call has at least, because the one before was slow and may have been an accident."""
         # Weighted sums over the calls, the older ones counting less: for a straight line through (rows, time).
         self._weight = self._rows = self._us = self._rows_squared = self._rows_us = 0.0
 
     def rows_within(self, us: int) -> int:
         """How many records to give to a call that should take so long, which is as usual or less."""
-        rows = max(1, self._least, min(self._rows_within(us), self.rows_max))
+        rows = max(1, min(self._rows_within(us), self.rows_max))
         return rows if self._alike < self._alike_max else self._other_than(rows)
 
     def _other_than(self, rows: int) -> int:
@@ -104,7 +101,6 @@ class SlicePolicy:
             is_news = not before / 2 <= wanted <= before * 2
             self._alike_max = _ALIKE_MAX if is_news else min(2 * self._alike_max, _ALIKE_MAX_MOST)
         least = self.rows_max // _SHRINK_MAX
-        self._least = least if wanted < least else 0
         self.rows_max = max(1, min(max(wanted, least), 2 * self.rows_max, self.upper))
 
     def _learn(self) -> None:
