@@ -15,6 +15,7 @@ from penstock.exchange.input_channel import InputChannel
 from penstock.exchange.items import BatchItem
 from penstock.operators.steps import CALL_ROWS_FIRST
 from penstock.worker.chain import OperatorChain
+from penstock.worker.scheduling.batching import HandCost, bytes_wanted
 from penstock.worker.scheduling.slices import SlicePolicy
 from penstock.worker.services import Services
 from penstock.worker.subtask_clock import SubtaskClock
@@ -97,8 +98,13 @@ class InHand:
             self._freed(channel)
 
     def _bytes_least(self, hand: Hand) -> int:
-        """What a channel should have room for, however long it waits: as much as makes up such a hand."""
-        return sum(item.size for _, item in hand.taken) // len(hand.channels)
+        """What a channel should have room for, however long it waits."""
+        size = sum(item.size for _, item in hand.taken)
+        cost = HandCost(len(hand.steps.order), hand.steps.calls, size, hand.took_us)
+        batch_us = 1000 * self._services.settings.batch_ms_target
+        wanted = bytes_wanted(cost, self._calls.call_us, self._calls.row_us, batch_us)
+        # The next hand comes in while this one is worked off.
+        return 2 * wanted // len(hand.channels)
 
     def put_back(self) -> None:
         """The protocol is about to look at the queues: what is not done is in front of them again."""

@@ -41,13 +41,13 @@ class SlicePolicy:
     __slots__ = (
         "_alike",
         "_alike_max",
-        "_call_us",
-        "_row_us",
         "_rows",
         "_rows_squared",
         "_rows_us",
         "_us",
         "_weight",
+        "call_us",
+        "row_us",
         "rows_max",
         "slice_us",
         "upper",
@@ -57,7 +57,7 @@ class SlicePolicy:
         self.slice_us = slice_us
         self.upper = rows_max
         self.rows_max = min(rows_first, rows_max)
-        self._call_us = self._row_us = 0.0
+        self.call_us = self.row_us = 0.0
         """What a call itself costs, and each record in it."""
         self._alike = 0
         """So many calls in a row have told nothing about the call itself."""
@@ -77,7 +77,7 @@ class SlicePolicy:
         return rows // 2 if rows >= _FEW else min(2 * rows, self.upper)
 
     def _rows_within(self, us: int) -> int:
-        return int(max(us - self._call_us, _ROWS_SHARE * self._call_us) / max(self._row_us, 1e-6))
+        return int(max(us - self.call_us, _ROWS_SHARE * self.call_us) / max(self.row_us, 1e-6))
 
     def measured(self, rows: float, took_us: float) -> None:
         """Learn from one call, or from the mean of several."""
@@ -86,7 +86,7 @@ class SlicePolicy:
         # Slowing down is learnt at once: the next slice must not be as long as this one was.
         weight = 1 / max(took_us, 1) ** 2
         memory = _MEMORY
-        if self._weight and took_us > 2 * (self._call_us + self._row_us * rows):
+        if self._weight and took_us > 2 * (self.call_us + self.row_us * rows):
             memory = min(_MEMORY, _MEMORY_SLOW * weight / self._weight)
         self._weight = memory * self._weight + weight
         self._rows = memory * self._rows + weight * rows
@@ -111,6 +111,6 @@ class SlicePolicy:
         self._alike = 0 if is_telling else self._alike + 1
         if is_telling:
             slope = (self._rows_us / self._weight - mean_rows * mean_us) / deviation
-            self._call_us = mean_us - max(slope, 0.0) * mean_rows
-        self._call_us = min(max(self._call_us, 0.0), (1 - _ROWS_PART_MIN) * mean_us)
-        self._row_us = (mean_us - self._call_us) / mean_rows
+            self.call_us = mean_us - max(slope, 0.0) * mean_rows
+        self.call_us = min(max(self.call_us, 0.0), (1 - _ROWS_PART_MIN) * mean_us)
+        self.row_us = (mean_us - self.call_us) / mean_rows
