@@ -54,6 +54,7 @@ class StartOptions(TypedDict, total=False):
     recovery_bytes_max: int
     channel_bytes: int
     channel_time: Time
+    batch_time: Time
     restarts_max: int
     same_error_max: int | None
     restart_window: Time
@@ -113,6 +114,10 @@ class Settings:
     """What may be on the way on one channel, at most."""
     channel_time: Time = 0.01
     """So long should records wait on a channel: in front of a slow function there is less on the way. 0: any time."""
+    batch_time: Time = 1.0
+    """Target for the time that a keyed function works on the records it gets at once. Where its calls cost more than
+    its records, more records wait, up to this time and `channel_bytes`. 0 keeps the queue as short as `channel_time`
+    says."""
     restarts_max: int = 10
     """Maximum number of restarts for failures within `restart_window`, or with no completed checkpoint in between; one
     more failure fails the pipeline."""
@@ -218,6 +223,7 @@ class Settings:
             output_bytes_max=self.channel_bytes,
             # Only 0 itself stands for windows that stay as they are, and not a time that is next to nothing.
             queue_ms_target=max(_ms("channel_time", self.channel_time), 1 if self.channel_time else 0),
+            batch_ms_target=max(_ms("batch_time", self.batch_time), 1 if self.batch_time else 0),
             capture_bytes_max=self.inflight_bytes_max,
             backlog_bytes_max=self.recovery_bytes_max,
             heartbeat_ms=max(1, min(1000, silence_ms // 4)),
