@@ -104,6 +104,33 @@ class Alarms(KeyedFunction):
             yield batch_of(np.array(due))
 
 
+class InOrder(KeyedFunction):
+    """Costs by the call. The records of one key and one split must come in rising order (I2); then they are passed on.
+
+    The last number of each split is state: a record that comes twice, or never, is out of order or missed.
+    """
+
+    def __init__(self, world: World, splits: int, us: int) -> None:
+        self.world = world
+        self.splits = splits
+        self.us = us
+
+    def open(self, context: KeyedContext) -> None:
+        self.newest = context.map("newest", "split bigint", "v bigint")
+
+    def process(self, key: tuple[Any, ...], rows: pa.RecordBatch, context: KeyedContext) -> pa.RecordBatch:
+        self.world.spend(self.us)
+        numbers = numbers_of(rows)
+        if (rows["k"].to_numpy() != key[0]).any():
+            self.world.violation(f"key {key} got records of other keys")
+        for number in numbers.tolist():
+            (before,) = self.newest.get_value((number % self.splits,)) or (-1,)
+            if number <= before:
+                self.world.violation(f"key {key}: {number} after {before}: out of order")
+            self.newest.update_value((number % self.splits,), (number,))
+        return rows
+
+
 ECHO_MS_MAX = 13
 
 

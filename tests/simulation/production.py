@@ -15,7 +15,7 @@ from penstock.graph.logical import Graph, OperatorFactory
 from penstock.operators.async_map import MapAsyncOperator
 from penstock.pipeline import Pipeline
 from tests.simulation.async_calls import simulated
-from tests.simulation.functions import Alarms, Echoes, Slowly, Stamp, WindowNumbers, echo_times, windows_of
+from tests.simulation.functions import Alarms, Echoes, InOrder, Slowly, Stamp, WindowNumbers, echo_times, windows_of
 from tests.simulation.operators import KEYS, Check, Count, KeyBy, Ordered, kept, modulo
 from tests.simulation.records import Numbers, batch_of, numbers_of
 from tests.simulation.sources import AppearingSource, NumberSource
@@ -183,6 +183,33 @@ def event_timers(world: World, load: Load) -> Topology:
     return topology
 
 
+def by_key(world: World, load: Load) -> Topology:
+    """A function that costs by the call: it gets many records, and is interrupted between two keys."""
+    build = Build(world, load)
+    source = build.source()
+    keyed = build.then(build.read(source), "key", lambda: KeyBy(modulo(12))).key_by("k")
+    ordered = keyed.process(
+        InOrder(world, source.split_count, 2 * load.slow_us), name="in order", parallelism=load.parallelism + 1
+    )
+    build.finish(build.then(ordered.rebalance(), "slow", lambda: Check(world, load.slow_us // 4)))
+    return Topology(build.graph(), source.numbers(), True)
+
+
+def by_key_times(world: World, load: Load) -> Topology:
+    """The same, and event time follows from its output: records that wait while later ones are done are not late."""
+    build = Build(world, load)
+    source = build.source(splits=1)
+    stamp = Stamp(1, jitter=4)
+    stamped = build.then(build.read(source, parallelism=1), "stamp", lambda: stamp, 1)
+    ordered = stamped.key_by("k").process(InOrder(world, 1, 2 * load.slow_us), name="in order", parallelism=1)
+    timed = ordered.with_event_time("t", max_delay=4, name="event time", parallelism=1)
+    windows = timed.key_by("k").window(24, every=8, late="error").aggregate(n="count", name="windows")
+    build.finish(build.then(windows, "numbers", lambda: WindowNumbers(8)))
+    topology = _windowed(build, source, stamp, 24, 8, (source.count - 4) // 4 * 4 - 1)
+    topology.timing = frozenset({"in order"})
+    return topology
+
+
 class EchoStamp(Stamp):
     """The times at which records come out of the timers."""
 
@@ -252,6 +279,8 @@ SIMULATED: dict[str, Callable[[World, Load], Topology]] = TOPOLOGIES | {
         appearing,
         timers,
         event_timers,
+        by_key,
+        by_key_times,
         async_ordered,
         async_unordered,
         two_sinks,

@@ -209,7 +209,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
     )
 
 
-_WINDOWED = {"tumbling", "sliding", "event_timers"}
+_WINDOWED = {"tumbling", "sliding", "event_timers", "by_key_times"}
 
 _ONE_LIFE = {"split_times", "idle_split", "appearing"}
 """Topologies with splits whose records would be late after an end of input, or that have no such end."""
@@ -223,6 +223,8 @@ _HEAVY = {
     "pipeline": 1.5,
     "timers": 1.3,
     "event_timers": 1.5,
+    "by_key": 1.5,
+    "by_key_times": 1.5,
     "keyed": 1.3,
 }
 """Topologies that do more with each number get fewer."""

@@ -68,6 +68,8 @@ class Topology:
     """Operators whose state holds records on their way, which count as in flight (I1)."""
     is_endless: bool = False
     """The sources never end: when all of `expected` is published, somebody stops the pipeline with a savepoint."""
+    timing: frozenset[str] = frozenset()
+    """Chains behind an exchange that make watermarks from the times of their records: their senders have none."""
     may_idle: bool = False
     """A source may have nothing to say for a while, and event time goes on without it."""
 

@@ -30,9 +30,13 @@ class Groups:
     """One row for each key, in the order of the keys' first appearance: just the key columns."""
     starts: list[int]
     ends: list[int]
+    order: npt.NDArray[np.int64]
+    """The number that each row had before the batch was sorted."""
 
-    def key_tuples(self) -> list[tuple[Any, ...]]:
-        return tuples_of(self.keys.columns, self.keys.num_rows)
+
+def key_tuples(keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    """The rows of the key columns, as functions see them."""
+    return tuples_of(keys.columns, keys.num_rows)
 
 
 def hashable(value: Any) -> Any:
@@ -51,13 +55,14 @@ def group(batch: pa.RecordBatch, key: Sequence[str], operator: str) -> Groups:
     """Group by the columns `key`; nulls are a key like others. Raises `DataError` for a column that is not there."""
     columns = key_columns(batch, key, operator)
     codes = _codes(columns)
+    # Stable, so that the rows of a key keep their order (I2).
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
     starts = np.flatnonzero(np.diff(ordered, prepend=-1))
     keys = pa.RecordBatch.from_arrays([take(column, order[starts]) for column in columns], names=list(key))
     is_sorted = bool((order[1:] > order[:-1]).all())
-    ends = np.append(starts[1:], len(codes))
-    return Groups(batch if is_sorted else take_rows(batch, order), keys, starts.tolist(), ends.tolist())
+    ends = np.append(starts[1:], len(codes))[: len(starts)]
+    return Groups(batch if is_sorted else take_rows(batch, order), keys, starts.tolist(), ends.tolist(), order)
 
 
 def key_columns(batch: pa.RecordBatch, key: Sequence[str], operator: str) -> list[pa.Array]:

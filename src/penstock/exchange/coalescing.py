@@ -21,9 +21,13 @@ SMALL_BYTES = 262_144
 class Joining:
     """Takes batches off the channels of one subtask. Remembers whether those of the last schema can be put together."""
 
-    __slots__ = ("_can_join", "_schema")
+    __slots__ = ("_batch_bytes_max", "_bytes_max", "_can_join", "_schema")
 
-    def __init__(self) -> None:
+    def __init__(self, batch_bytes_max: int = SMALL_BYTES, bytes_max: int | None = None) -> None:
+        self._batch_bytes_max = batch_bytes_max
+        """Larger batches are left alone."""
+        self._bytes_max = bytes_max
+        """Of all that is put together; None for as much as the rows are."""
         self._schema: pa.Schema | None = None
         self._can_join = False
 
@@ -33,15 +37,19 @@ class Joining:
         """The next records of `first`; if they are few, more of it and of those of `others` that fit to them."""
         item = first.take_slice(rows_max)
         taken = [(first, item)]
-        if item.size > SMALL_BYTES:
+        batch_bytes_max, bytes_max = self._batch_bytes_max, self._bytes_max
+        if item.size > batch_bytes_max:
             return taken
-        schema, rows = item.batch.schema, item.batch.num_rows
+        schema, rows, size = item.batch.schema, item.batch.num_rows, item.size
         for channel in (first, *others):
             if channel.backlog is not None or channel.channel.edge.input != first.channel.edge.input:
                 continue
             while channel.is_readable and isinstance(front := channel.queue[0], BatchItem):
                 rows += front.batch.num_rows
-                if rows > rows_max or front.size > SMALL_BYTES or front.batch.schema != schema:
+                size += front.size
+                if rows > rows_max or front.size > batch_bytes_max or front.batch.schema != schema:
+                    return taken
+                if bytes_max is not None and size > bytes_max:
                     return taken
                 if not self.fits(schema):
                     return taken

@@ -27,8 +27,10 @@ class InputChannel:
         "channel",
         "credit",
         "held",
+        "in_hand",
         "listed",
         "open_since_us",
+        "overtaken",
         "queue",
         "queue_us_target",
         "queued_batches",
@@ -46,6 +48,10 @@ class InputChannel:
         self.queue: deque[Item] = deque()
         self.queued_batches = 0
         self.queued_bytes = 0
+        self.in_hand = 0
+        """Batches that are being worked on: to everybody else they are still in front of the queue. See `hand`."""
+        self.overtaken = 0
+        """Batches at the front of the queue of which later records have been processed already."""
         self.open_since_us = 0
         """Since when it may be read: waiting before that says nothing about how fast it is read."""
         self.watermark = MIN_WATERMARK
@@ -68,7 +74,12 @@ class InputChannel:
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits here, whether it may be read or not."""
-        return not self.queue and self.backlog is None
+        return not self.queue and self.backlog is None and not self.in_hand
+
+    @property
+    def is_at_front(self) -> bool:
+        """Whether nothing is in front of the queue that must be processed before its first item."""
+        return not (self.blocked or self.backlog or self.in_hand)
 
     def receive(self, item: Item) -> None:
         """Queue what has arrived; on a late channel it is channel state as well."""
@@ -85,7 +96,16 @@ class InputChannel:
         if isinstance(item, BatchItem):
             self.queued_batches -= 1
             self.queued_bytes -= item.size
+            if self.overtaken:
+                self.overtaken -= 1
         return item
+
+    def put_back(self, item: BatchItem) -> None:
+        """The rest of a batch that was taken off the front."""
+        self.queue.appendleft(item)
+        self.queued_batches += 1
+        self.queued_bytes += item.size
+        self.overtaken += 1
 
     def take_slice(self, rows_max: int) -> BatchItem:
         """The first records of the queue, at most `rows_max`; the rest stays in front.
@@ -111,11 +131,24 @@ class InputChannel:
         """
         if not item.cost:
             return None
-        if self.queue_us_target and is_last:
+        if is_last:
+            self._learn(item, now_us, bytes_least)
+        return self.credit.consumed(item.cost, is_last and self.queued_batches == 0)
+
+    def all_consumed(self, last: BatchItem, unpaid: int, now_us: int, bytes_least: int) -> int | None:
+        """The grant to send when all that was in hand is consumed: `last` came last, and `unpaid` is left of its price.
+
+        Not even with nothing left to pay may it be forgotten: a grant may have been held back before.
+        """
+        if last.cost:
+            self._learn(last, now_us, bytes_least)
+        return self.credit.consumed(unpaid, self.queued_batches == 0)
+
+    def _learn(self, item: BatchItem, now_us: int, bytes_least: int) -> None:
+        if self.queue_us_target:
             waited_us = now_us - max(item.since_us, self.open_since_us)
             is_standing = item.is_rest or self.queued_batches > 0
             self.credit.learn(waited_us, item.ahead, is_standing, self.queue_us_target, bytes_least)
-        return self.credit.consumed(item.cost, is_last and self.queued_batches == 0)
 
     def in_front_of_barrier(self, checkpoint: CheckpointId) -> list[Captured]:
         """What waits in front of the barrier of `checkpoint`, which is removed; or all, if it is not here."""

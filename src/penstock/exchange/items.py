@@ -29,7 +29,7 @@ class BatchItem:
         self.since_us = since_us
         self.ahead = ahead
         self.is_rest = is_rest
-        """Whether the first records of the batch have been consumed before."""
+        """Whether records of the batch have been consumed before."""
 
 
 class WatermarkItem:

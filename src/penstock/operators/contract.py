@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from penstock.ids import OperatorName
 from penstock.metrics.registry import SubtaskMetrics
+from penstock.operators.steps import Steps
 from penstock.state.keyed import KeyedState
 
 T = TypeVar("T")
@@ -165,13 +166,19 @@ class Operator(ABC):
     """False while it works on records in the background: the end of its input waits for them."""
     emits_later: bool = False
     """Whether it emits outside of `process` too: from timers, watermarks or background work."""
+    works_in_steps: bool = False
+    """Whether `process` returns steps: then it gets as many records at once as there are."""
 
     def open(self, context: OperatorContext) -> None:
         """Called once, before anything else. Ask the context for state here; it is filled before `process`."""
 
     @abstractmethod
-    def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
-        """Work on records of input number `source`."""
+    def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> Steps | None:
+        """Work on records of input number `source`; or return the steps in which it is done, see `works_in_steps`.
+
+        A checkpoint may be taken between two steps. Records that are not done by then are given to `process` again,
+        with whatever has come meanwhile, in another order but for those of one channel.
+        """
 
     def on_restored(self, emit: Emit) -> Iterator[None] | None:
         """The state is back, or empty at the first start. Called once, before any record.

@@ -6,8 +6,9 @@ rows. What the calls return is put together again, so that many keys do not mean
 
 from __future__ import annotations
 
+import bisect
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.columnar.gather import take_rows
-from penstock.columnar.grouping import group, key_columns
+from penstock.columnar.grouping import Groups, group, key_columns, key_tuples
 from penstock.columnar.schema_guard import SchemaGuard, SchemaLike, as_schema
-from penstock.errors import DataError, PipelineError
+from penstock.errors import DataError, PenstockError, PipelineError
 from penstock.model.event_time import MIN_WATERMARK, timestamp_ms
 from penstock.model.units import Duration, duration_ms
 from penstock.operators.contract import BatchState, Emit, OperatorContext
@@ -27,11 +28,15 @@ from penstock.operators.handles import ListState, MapState, ValueState
 from penstock.operators.named import NamedOperator
 from penstock.operators.spark_processor import ProcessorFunction
 from penstock.operators.spark_values import SparkPandasForm, SparkRowsForm, StateTuples
+from penstock.operators.steps import Steps
 from penstock.operators.timers import KeyedTimers, TimeMode, timers_of
 from penstock.operators.ttl import ExpiringListState, ExpiringMapState, ExpiringValueState, with_expiry
+from penstock.user_code import shortened
 
 _INITIAL_ROWS = 1 << 14
 """Rows of the initial state that are grouped by key in one call."""
+_PORTION_ROWS = 1 << 12
+"""Rows that become what a function sees at once, if single calls do not get more."""
 
 
 class StateAccess:
@@ -164,23 +169,48 @@ class StateAccess:
         self, batch: pa.RecordBatch, of: Any, cut: Any, shown: Any = None
     ) -> Iterator[tuple[tuple[Any, ...], Any]]:
         """Keys and their records, while all states are at the key. `shown` makes the keys that the function sees."""
+        if batch.num_rows:
+            groups = self.grouped(batch)
+            for key, rows, _ in self.calls(groups, of, cut, shown, lambda: batch.num_rows):
+                yield key, rows
+
+    def grouped(self, batch: pa.RecordBatch) -> Groups:
+        """The batch sorted by key; the state knows the types of the key from now on."""
         key = self._operator.keys[self.side]
         if not key:
             raise PipelineError(f"operator '{self.operator}': this side has no key: call key_by on it")
-        if batch.num_rows == 0:
-            return
         groups = group(batch, key, self.operator)
         # Both sides of a connection have one key; it goes by the names of the operator's first keyed input.
-        keys = groups.keys.rename_columns(list(self._context.key))
-        self._declare(keys.schema)
-        whole = of(groups.batch)
-        numbers, tuples = self._keyed.groups_of(keys), groups.key_tuples()
-        seen = tuples if shown is None else shown(groups.keys)
-        for number, key_tuple, key_seen, start, end in zip(
-            numbers, tuples, seen, groups.starts, groups.ends, strict=True
-        ):
-            self.move(number, key_tuple)
-            yield key_seen, cut(whole, start, end)
+        self._declare(groups.keys.rename_columns(list(self._context.key)).schema)
+        return groups
+
+    def calls(
+        self, groups: Groups, of: Any, cut: Any, shown: Any, rows_max: Callable[[], int]
+    ) -> Iterator[tuple[Any, Any, int]]:
+        """For each call of a function: the key, its records, and the number of sorted rows up to the last of them.
+
+        While a key is in hand all states are at it. A key with more than `rows_max()` records has several calls. The
+        rows become what the function sees in portions, so that no conversion takes long.
+        """
+        names, first, row = list(self._context.key), 0, 0
+        while row < groups.batch.num_rows:
+            # A whole number of calls, for a key with many records.
+            portion_rows = rows_max() * max(1, _PORTION_ROWS // rows_max())
+            end = max(bisect.bisect_right(groups.ends, row + portion_rows, first), first + 1)
+            # One key alone may have more records than a portion: then it goes on with the next one.
+            stop = min(groups.ends[end - 1], row + portion_rows)
+            keys = groups.keys.slice(first, end - first)
+            whole, tuples = of(groups.batch.slice(row, stop - row)), key_tuples(keys)
+            numbers = self._keyed.groups_of(keys.rename_columns(names))
+            seen = tuples if shown is None else shown(keys)
+            starts, ends = [row, *groups.starts[first + 1 : end]], [*groups.ends[first : end - 1], stop]
+            for number, key, key_seen, start, last in zip(numbers, tuples, seen, starts, ends, strict=True):
+                done = start
+                while done < last:
+                    since, done = done, min(last, done + rows_max())
+                    self.move(number, key)
+                    yield key_seen, cut(whole, since - row, done - row), done
+            first, row = end if stop == groups.ends[end - 1] else first, stop
 
     def _declare(self, schema: pa.Schema) -> None:
         if self._declared is not None and schema.equals(self._declared):
@@ -298,10 +328,36 @@ class ProcessOperator(StatefulOperator):
     def form_of(self, guard: SchemaGuard) -> Form:
         return form_of(self.as_, guard)
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
-        access, form, outputs = self.access, self.form, []
-        for key, rows in access.each(batch, form.of, form.cut):
-            outputs += form.outputs(self.function.process(key, rows, access))
+    works_in_steps = True
+
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> Steps:
+        groups = self.access.grouped(batch)
+        return Steps(groups.order, lambda steps: self._by_key(groups, steps, emit))
+
+    def keys_shown(self) -> Any:
+        """Makes the keys that the function sees from a batch of them; None for tuples."""
+        return None
+
+    def _by_key(self, groups: Groups, steps: Steps, emit: Emit) -> Iterator[None]:
+        access, form, process, begin_slice = self.access, self.form, self.function.process, self.context.begin_slice
+        outputs: list[Any] = []
+        is_over = begin_slice()
+        try:
+            for key, rows, done in access.calls(
+                groups, form.of, form.cut, self.keys_shown(), lambda: steps.call_rows_max
+            ):
+                outputs += form.outputs(process(key, rows, access))
+                steps.calls += 1
+                if is_over() and done < len(groups.order):
+                    # I1: the state of these keys has changed, so their output leaves before anybody looks at it.
+                    self.emit_all(outputs, emit)
+                    outputs, steps.rows_done = [], done
+                    yield
+                    is_over = begin_slice()
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise self.failed(f"process, key {shortened(repr(access.key))}", error) from error
         self.emit_all(outputs, emit)
 
     def call_timer(self, key: tuple[Any, ...], at_ms: int) -> Any:
@@ -362,11 +418,8 @@ class ProcessorOperator(ProcessOperator):
                     yield
                     is_over = self.context.begin_slice()
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
-        access, form, outputs = self.access, self.form, []
-        for key, rows in access.each(batch, form.of, form.cut, form.keys):
-            outputs += form.outputs(self.function.process(key, rows, access))
-        self.emit_all(outputs, emit)
+    def keys_shown(self) -> Any:
+        return self.form.keys
 
     def call_timer(self, key: tuple[Any, ...], at_ms: int) -> Any:
         if self._key_rows is None:

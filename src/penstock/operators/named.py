@@ -13,8 +13,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from penstock.columnar.schema_guard import SchemaGuard
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UserCodeError
 from penstock.operators.contract import Emit, Operator, OperatorContext
+from penstock.operators.steps import Steps
 from penstock.user_code import user_code_error
 
 
@@ -31,15 +32,15 @@ class NamedOperator(Operator):
     def opened(self) -> None:
         """The context is there: make guards, ask for state."""
 
-    def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+    def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> Steps | None:
         guard = self._inputs.get(source)
         if guard is None:
             number = f", input {source}" if source else ""
             guard = self._inputs[source] = SchemaGuard(f"operator '{self.context.operator}'{number}")
-        self.work(guard.check(batch), source, emit)
+        return self.work(guard.check(batch), source, emit)
 
     @abstractmethod
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> Steps | None:
         """Work on records whose schema is that of the ones before."""
 
     def output_guard(self, schema: pa.Schema | None = None) -> SchemaGuard:
@@ -53,6 +54,9 @@ class NamedOperator(Operator):
         except PenstockError:
             raise
         except Exception as error:
-            context = self.context
-            where = f"operator '{context.operator}', subtask {context.subtask} of {context.parallelism}"
-            raise user_code_error(f"{where}: {what}", error) from error
+            raise self.failed(what, error) from error
+
+    def failed(self, what: str, error: Exception) -> UserCodeError:
+        context = self.context
+        where = f"operator '{context.operator}', subtask {context.subtask} of {context.parallelism}"
+        return user_code_error(f"{where}: {what}", error)

@@ -78,13 +78,16 @@ class ReceiverCredit:
 
         A queue that runs empty at once may hold too little, however long its batches had to wait: maybe the
         receiver was busy elsewhere. Only one that stands holds more than is needed. `bytes_least` are what the
-        receiver takes at once: with less it would have to be called more often.
+        receiver wants to take at once: with less it would have to be called more often. So the window grows to that,
+        however long records wait.
         """
         if not is_standing:
             self.window_bytes = min(self.window_bytes_max, self.window_bytes + self.window_bytes // 2 + 1)
-        elif waited_us > target_us:
-            wanted = max(bytes_least, self.window_bytes_min, bytes_ahead * target_us // waited_us)
+            return
+        if waited_us > target_us:
+            wanted = max(self.window_bytes_min, bytes_ahead * target_us // waited_us)
             self.window_bytes = min(self.window_bytes, wanted)
+        self.window_bytes = max(self.window_bytes, min(bytes_least, self.window_bytes_max))
 
     def consumed(self, cost: int, queue_is_empty: bool) -> int | None:
         """Note that `cost` was consumed; returns the grant to send now with the window, None for nothing to send."""

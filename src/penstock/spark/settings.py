@@ -57,6 +57,7 @@ class StartOptions(TypedDict, total=False):
     recovery_size_max: Size
     channel_size: Size
     channel_time: Duration
+    batch_time: Duration
     restarts_max: int
     same_error_max: int | None
     restart_window: Duration
@@ -116,6 +117,10 @@ class Settings:
     channel_time: Duration = "10 ms"
     """Target queueing delay per channel. In front of a slow operator the buffer shrinks until records wait no longer
     than this. 0 disables the adjustment."""
+    batch_time: Duration = "1 s"
+    """Target for the time that a keyed function works on the records it gets at once. Where its calls cost more than
+    its records, more records wait, up to this time and `channel_size`. 0 keeps the queue as short as `channel_time`
+    says."""
     restarts_max: int = 10
     """Maximum number of restarts for failures within `restart_window`, or with no completed checkpoint in between; one
     more failure fails the pipeline."""
@@ -227,6 +232,7 @@ class Settings:
             window_bytes=channel_bytes,
             output_bytes_max=channel_bytes,
             queue_ms_target=_ms("channel_time", self.channel_time),
+            batch_ms_target=_ms("batch_time", self.batch_time),
             capture_bytes_max=size_bytes("inflight_size_max", self.inflight_size_max, error=OptionError),
             backlog_bytes_max=size_bytes("recovery_size_max", self.recovery_size_max, error=OptionError),
             heartbeat_ms=max(1, min(1000, silence_ms // 4)),

@@ -15,6 +15,7 @@ from penstock.ids import CheckpointId, OperatorName, SubtaskId
 from penstock.metrics.instruments import Counter
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.operators.contract import Emit, Operator
+from penstock.operators.steps import Steps
 from penstock.protocol.manifest import Committable, Manifest, StateKind
 from penstock.user_code import user_code_error
 from penstock.worker.context import Context, EventTime, Piece
@@ -122,7 +123,10 @@ class OperatorChain:
                 came.value += rows
                 before, activity.working = activity.working, working
                 try:
-                    operator.process(batch, 0, emit)
+                    steps = operator.process(batch, 0, emit)
+                    if steps is not None:
+                        # Only records of a channel can go back to where they came from.
+                        steps.finish()
                 except PenstockError:
                     raise
                 except Exception as error:
@@ -147,19 +151,34 @@ class OperatorChain:
         activity.working = before
         return result
 
-    def process(self, batch: pa.RecordBatch, source: int) -> None:
-        """Work on records that came in on input number `source`."""
+    def process(self, batch: pa.RecordBatch, source: int) -> Steps | None:
+        """Work on records that came in on input number `source`; or return the steps in which `step` does it."""
         if not self._operators:
             self._emits[0](batch)
-            return
-        self.contexts[0].records_in.value += batch.num_rows
+            return None
         self._activity.working = self.contexts[0].operator, self.subtask.index
         try:
-            self._operators[0].process(batch, source, self._emits[0])
+            steps = self._operators[0].process(batch, source, self._emits[0])
         except PenstockError:
             raise
         except Exception as error:
             raise self._failed(self.contexts[0], "process", error) from error
+        if steps is None:
+            self.contexts[0].records_in.value += batch.num_rows
+        return steps
+
+    def step(self, steps: Steps) -> bool:
+        """Go on with records that `process` has begun with; False if that was the last step."""
+        before = steps.rows_done
+        has_more = self._guarded(self.contexts[0], "process", steps.step)
+        # Only those that are done: the others may go back to their channels, and be counted when they come again.
+        self.contexts[0].records_in.value += steps.rows_done - before
+        return has_more
+
+    @property
+    def works_in_steps(self) -> bool:
+        """Whether the first operator does."""
+        return self.source is None and bool(self._operators) and self._operators[0].works_in_steps
 
     @property
     def wants_input(self) -> bool:

@@ -9,7 +9,7 @@ from penstock.state.backends import DEFAULT_BACKEND, check_backend
 
 MIB = 1024 * 1024
 _NAMES = {"time_zone", "state_backend"}
-_MAY_BE_ZERO = {"inline_bytes_max", "queue_ms_target", "source_rest_ms"}
+_MAY_BE_ZERO = {"batch_ms_target", "inline_bytes_max", "queue_ms_target", "source_rest_ms"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,9 @@ class WorkerSettings:
     """No window shrinks below this: tiny batches cost more than they save."""
     queue_ms_target: int = 10
     """Windows shrink to what is consumed in this time, where the receiver is slow; 0 for windows that stay."""
+    batch_ms_target: int = 1_000
+    """For how long a keyed function may work on records that it gets at once, where more of them make a call worth
+    more: windows grow for it beyond `queue_ms_target`. 0 for never."""
     output_bytes_max: int = 1 * MIB
     """A subtask stops working while an output channel has so much waiting for credit."""
     capture_bytes_max: int = 256 * MIB

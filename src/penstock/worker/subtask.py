@@ -31,6 +31,7 @@ from penstock.protocol.barrier import Barrier
 from penstock.user_code import user_code_error
 from penstock.worker.chain import OperatorChain
 from penstock.worker.checkpointing.subtask_checkpointer import Participation
+from penstock.worker.in_hand import HAND_BYTES_MAX, InHand
 from penstock.worker.recovery.channel_reader import BacklogReader
 from penstock.worker.recovery.restore import Reading, Restored
 from penstock.worker.scheduling.slices import SlicePolicy
@@ -93,6 +94,9 @@ class Subtask:
         )
         self._clock.begin(self.chain)
         self._aligned_only = self.chain.chain.aligned_only
+        self._slices = SlicePolicy(settings.slice_us, settings.slice_rows_max)
+        listing = self._grant, self._unblocked, self._list
+        self._in_hand = InHand(self.chain, self._clock, services, self._slices, self._bytes_in, *listing)
         self.participation = Participation(
             subtask,
             self.chain,
@@ -102,10 +106,10 @@ class Subtask:
             may_overtake=frozenset(id for id, output in self.outputs.items() if plan.may_overtake(output.channel)),
             watermark=lambda: self._clock.passed_on,
             unblocked=self._unblocked,
+            put_back=self._in_hand.put_back,
         )
-        self._slices = SlicePolicy(settings.slice_us, settings.slice_rows_max)
         self._readable: deque[InputChannel] = deque()
-        self._joining = Joining()
+        self._joining = Joining(*HAND_BYTES_MAX) if self.chain.works_in_steps else Joining()
         self.backlogs = BacklogReader(subtask, plan.max_parallelism, services)
         self._open_channels = len(self.inputs)
         self._source_rests = False
@@ -203,7 +207,7 @@ class Subtask:
     def on_barrier(self, channel: ChannelId, barrier: Barrier) -> None:
         arriving = self.inputs[channel]
         overtakes = barrier.is_unaligned and not self._aligned_only
-        if overtakes or barrier.is_cancel or not (arriving.backlog or arriving.queue or arriving.blocked):
+        if overtakes or barrier.is_cancel or (arriving.is_at_front and not arriving.queue):
             self.participation.on_reached(channel, barrier)
             return
         arriving.receive(BarrierItem(barrier, self._services.clock.now_ms()))
@@ -231,7 +235,7 @@ class Subtask:
             return False
         if self.chain.source is not None:
             return not self._source_rests and self.participation.draining is None and self.chain.wants_input
-        return bool(self._readable) and self.chain.wants_input
+        return (bool(self._readable) or not self._in_hand.is_empty) and self.chain.wants_input
 
     def work(self) -> bool:
         """Do one slice of work; False if there is none to do right now."""
@@ -245,6 +249,9 @@ class Subtask:
     def _work(self) -> bool:
         if self._owed:
             self._take_steps()
+            return True
+        if not self._in_hand.is_empty:
+            self._in_hand.go_on()
             return True
         if self.chain.source is not None:
             return self._read_source()
@@ -315,6 +322,7 @@ class Subtask:
         while self._readable:
             reading = self._readable.popleft()
             reading.listed = False
+            self._settle(reading)
             if reading.is_readable:
                 if reading.backlog is not None:
                     self._read_backlog(reading, reading.backlog)
@@ -350,6 +358,10 @@ class Subtask:
         """Run the next records of a channel through the chain; where batches are small, of some more channels too."""
         self._row_bytes = max(1.0, front.size / max(1, front.batch.num_rows))
         others = () if self._clock.tells_channels_apart else self._readable
+        if self.chain.works_in_steps:
+            self._note_first_record()
+            self._in_hand.take(self._joining.take(reading, others, self._services.settings.slice_rows_max))
+            return
         taken = self._joining.take(reading, others, self._rows_max())
         self._bytes_in.value += sum(item.size for _, item in taken)
         self._process_channel(reading, joined([item.batch for _, item in taken]))
@@ -387,13 +399,20 @@ class Subtask:
         self._clock.after_channel()
 
     def _process(self, batch: pa.RecordBatch, source: int, started_us: int) -> None:
-        if self._first_record_ms is None:
-            self._first_record_ms = self._elapsed_ms()
-        self.chain.process(batch, source)
+        self._note_first_record()
+        steps = self.chain.process(batch, source)
+        while steps is not None and self.chain.step(steps):
+            pass
         self._slices.measured(batch.num_rows, self._services.clock.own_us() - started_us)
 
+    def _note_first_record(self) -> None:
+        if self._first_record_ms is None:
+            self._first_record_ms = self._elapsed_ms()
+
     def _give_credit(self, reading: InputChannel, item: BatchItem, bytes_least: int, is_last: bool) -> None:
-        granted = reading.consumed(item, self._services.clock.now_us(), bytes_least, is_last)
+        self._grant(reading, reading.consumed(item, self._services.clock.now_us(), bytes_least, is_last))
+
+    def _grant(self, reading: InputChannel, granted: int | None) -> None:
         if granted is not None:
             channel = reading.channel
             frame = CreditFrame(self._services.generation, channel.id, granted, reading.credit.window_bytes)
@@ -426,7 +445,7 @@ class Subtask:
 
     def _settle(self, channel: InputChannel) -> None:
         """Take barriers off the front at once: they wait for nobody."""
-        while channel.queue and not (channel.blocked or channel.backlog) and isinstance(channel.queue[0], BarrierItem):
+        while channel.queue and channel.is_at_front and isinstance(channel.queue[0], BarrierItem):
             item = channel.pop()
             assert isinstance(item, BarrierItem)
             barrier = item.barrier.aged(self._services.clock.now_ms() - item.since_ms)

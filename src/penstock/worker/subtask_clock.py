@@ -196,6 +196,9 @@ class SubtaskClock:
     def _release(self, watermark: int) -> None:
         """Event time of the records has moved on: the operators behind the one that follows it hear of it."""
         assert self._follower is not None
+        if any(channel.in_hand or channel.overtaken for channel in self._inputs.values()):
+            # Records that came before those that were seen have not been processed yet: they would be late.
+            return
         newest = self._newest if self._clocks is None else self._clocks.newest
         reached = newest if watermark == IDLE_WATERMARK else watermark
         if reached > self._released:

@@ -102,8 +102,15 @@ class TestTheWindowFollowsTheReceiver:
 
     def test_it_never_grows_by_shrinking(self) -> None:
         credit = self.learnt(10**9, 1_000, is_standing=True)
-        credit.learn(TARGET_US + 1, 100_000, True, TARGET_US, 50_000)
+        credit.learn(TARGET_US + 1, 100_000, True, TARGET_US, 1)
         assert credit.window_bytes == 4_000
+
+    def test_it_grows_to_what_the_receiver_wants_at_once_however_long_records_wait(self) -> None:
+        credit = self.learnt(10**9, 1_000, is_standing=True)
+        credit.learn(TARGET_US + 1, 100_000, True, TARGET_US, 50_000)
+        assert credit.window_bytes == 50_000
+        credit.learn(TARGET_US - 1, 100_000, True, TARGET_US, 10**9)
+        assert credit.window_bytes == credit.window_bytes_max
 
     def test_it_grows_when_the_queue_runs_empty_up_to_what_it_was(self) -> None:
         credit = self.learnt(10**9, 1_000, is_standing=True)

@@ -50,7 +50,11 @@ class Bench:
         self.sent: list[int] = []
         self.inputs = {
             ChannelId(number): SimpleNamespace(
-                watermark=MIN_WATERMARK, channel=SimpleNamespace(id=ChannelId(number)), is_empty=True
+                watermark=MIN_WATERMARK,
+                channel=SimpleNamespace(id=ChannelId(number)),
+                is_empty=True,
+                in_hand=0,
+                overtaken=0,
             )
             for number in range(1, channels + 1)
         }

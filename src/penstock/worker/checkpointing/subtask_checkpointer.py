@@ -49,6 +49,7 @@ class Participation:
         may_overtake: frozenset[ChannelId],
         watermark: Callable[[], int],
         unblocked: Callable[[InputChannel], None],
+        put_back: Callable[[], None],
     ) -> None:
         self._subtask = subtask
         self._name = str(subtask)
@@ -63,6 +64,7 @@ class Participation:
         observe_checkpoints(metrics, lambda: self._newest_figures)
         self._watermark = watermark
         self._unblocked = unblocked
+        self._put_back = put_back
         channels = alignment.Inputs(frozenset(inputs), chain.chain.aligned_only)
         self._alignment: alignment.State = alignment.Restoring(channels)
         self._overtaking: overtaking.State = overtaking.Clear(may_overtake)
@@ -218,6 +220,8 @@ class Participation:
         pending, clock = self._pending, self._services.clock
         assert pending is not None and pending.checkpoint == barrier.checkpoint
         started_us = clock.now_us()
+        # I1: records in hand are in the state or in front of their channels from now on, and nowhere in between.
+        self._put_back()
         pending.cut = cut
         try:
             encode = self._chain.snapshot(self._services.settings.segment_bytes)

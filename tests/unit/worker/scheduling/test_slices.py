@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 from statistics import median
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,11 +38,24 @@ def test_the_first_slice_is_not_larger_than_the_bound() -> None:
     assert SlicePolicy(4_000, 100).rows_max == 100
 
 
-def test_slowing_down_is_learnt_at_once() -> None:
+def test_slowing_down_is_learnt_within_a_few_calls() -> None:
     policy = SlicePolicy(4_000, 131_072)
     assert settled(policy, us_per_row=1) == 4_000
-    policy.measured(4_000, 400_000)
-    assert policy.rows_max == 40
+    sizes = []
+    for _ in range(4):
+        policy.measured(policy.rows_max, 100 * policy.rows_max)
+        sizes.append(policy.rows_max)
+    assert sizes[0] == 500, "by a factor of eight at most: one slow call may be an accident"
+    assert 30 <= sizes[-1] <= 50
+
+
+def test_one_slow_call_among_fast_ones_is_forgotten_within_a_few_calls() -> None:
+    policy = SlicePolicy(4_000, 131_072)
+    settled(policy, us_per_row=1)
+    policy.measured(4_000, 300_000)
+    for _ in range(8):
+        policy.measured(policy.rows_max, policy.rows_max)
+    assert policy.rows_max >= 2_000
 
 
 def test_one_fast_call_does_not_make_the_next_slice_long() -> None:
@@ -65,7 +80,7 @@ def test_where_the_call_itself_is_slow_slices_do_not_shrink_to_nothing() -> None
     policy.measured(1_024, 300_000)
     for _ in range(60):
         policy.measured(policy.rows_max, 20_000 + policy.rows_max)
-    assert 10_000 <= policy.rows_max <= 40_000
+    assert 20_000 <= policy.rows_max <= 80_000
 
 
 @settings(deadline=None)
@@ -98,14 +113,14 @@ class TestCallsThatShouldTakeLessTimeThanUsual:
     def test_they_get_one_record_at_least(self) -> None:
         policy = SlicePolicy(4_000, 131_072)
         settled(policy, us_per_row=30_000)
-        assert policy.rows_within(1) == 1
+        assert policy.rows_within(1) <= 2, "or one more, as a trial"
 
-    def test_where_the_call_itself_takes_longer_they_take_as_long_again(self) -> None:
+    def test_where_the_call_itself_takes_longer_the_records_may_take_twice_as_long(self) -> None:
         # 2 ms for a call and 1 us for each record. In 1 ms there is no room for any; but calls cost more than records.
         policy = SlicePolicy(4_000, 131_072)
         for rows in (1_000, 2_000, 500, 1_500, 1_000):
             policy.measured(rows, 2_000 + rows)
-        assert 1_900 <= policy.rows_within(1_000) <= 2_000
+        assert 3_800 <= policy.rows_within(1_000) <= 4_000 or policy.rows_within(1_000) == policy.rows_max
         assert policy.rows_within(1_000) == policy.rows_within(1)
 
     def test_asking_changes_nothing(self) -> None:
@@ -138,15 +153,20 @@ class TestCallsOfOneSize:
         assert set(sizes) == {1, 2}
         assert sizes.count(2) <= 20
 
-    def test_none_has_two_if_records_are_so_slow_that_barriers_would_notice(self) -> None:
-        assert set(self.sizes(call_us=0, row_us=25_000, calls=100)) == {1}
+    def test_the_slower_the_records_turn_out_the_less_often_more_are_tried(self) -> None:
+        sizes = self.sizes(call_us=0, row_us=25_000, calls=400)
+        assert set(sizes[20:]) <= {1, 2, 3}
+        assert 1 <= sum(size > 1 for size in sizes[100:]) <= 16
+
+    def test_however_slow_the_call_is_more_records_are_tried_with_it(self) -> None:
+        assert self.sizes(call_us=100_000, row_us=5, calls=60)[-1] >= 10_000
 
     def test_none_has_two_if_one_is_the_most_that_is_allowed(self) -> None:
         assert set(self.sizes(call_us=5_000, row_us=5, calls=40, upper=1)) == {1}
 
     def test_one_of_several_has_half_as_many(self) -> None:
         halves = [rows < 30 for rows in self.sizes(call_us=0, row_us=20, calls=200)[100:]]
-        assert 2 <= sum(halves) <= 10
+        assert 1 <= sum(halves) <= 10
 
     def test_none_has_fewer_if_more_are_not_allowed_anyway(self) -> None:
         assert set(self.sizes(call_us=0, row_us=20, calls=200, upper=40)[100:]) == {40}
@@ -171,3 +191,43 @@ def test_one_slow_large_call_does_not_outweigh_the_small_ones_after_it() -> None
         policy.measured(rows, 500 + 5 * rows)
     # The most that a slice can have grown to: it doubles at most with every call.
     assert policy.rows_max >= 32
+
+
+class Modelled:
+    """A function with a fixed cost and a cost for each record, noise, accidents, and a slow first call."""
+
+    def __init__(self, call_us: float, row_us: float, seed: int) -> None:
+        self.call_us = call_us
+        self.row_us = row_us
+        self.noise = Random(seed)
+        self.took_us = self.noise.choice([0.0, 300_000.0])
+
+    def rows_per_us(self, policy: SlicePolicy, calls: int = 600, counted_from: int = 60) -> float:
+        """What it makes, once the policy has learnt."""
+        rows_done = us_spent = 0.0
+        for number in range(calls):
+            rows = policy.rows_within(4_000)
+            us = (self.call_us + self.row_us * rows) * self.noise.uniform(0.8, 1.3) + self.took_us
+            self.took_us = self.noise.choice([10_000, 50_000]) if self.noise.random() < 0.01 else 0.0
+            policy.measured(rows, int(us))
+            if number >= counted_from:
+                rows_done += rows
+                us_spent += us
+        return rows_done / us_spent
+
+
+@pytest.mark.parametrize("row_us", [0.01, 1, 10, 100, 1_000, 10_000, 100_000])
+@pytest.mark.parametrize("call_us", [0, 50, 500, 5_000, 15_000, 20_000, 50_000, 100_000])
+def test_throughput_is_within_a_factor_of_two_of_the_best_batching(call_us: int, row_us: float) -> None:
+    upper = 131_072
+    best = upper / (call_us + row_us * upper) / 1.05  # the mean of the noise
+    for seed in range(3):
+        made = Modelled(call_us, row_us, seed).rows_per_us(SlicePolicy(4_000, upper))
+        assert made >= best / 2
+
+
+def test_throughput_has_no_cliff_as_the_call_gets_slower() -> None:
+    made = [Modelled(1_000 * ms, 1, 0).rows_per_us(SlicePolicy(4_000, 131_072)) for ms in range(0, 101, 5)]
+    for slower, faster in itertools.pairwise(reversed(made)):
+        assert slower <= 1.6 * faster, "never much faster with a slower call"
+        assert faster <= 1.6 * slower, "and never much slower"
