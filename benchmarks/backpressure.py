@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from benchmarks.checked import Checked, Figures, Tally
+from benchmarks.checked import Checked, CheckpointStats, Tally
 from benchmarks.session import bench
 from benchmarks.work import require_equal
 from penstock import GeneratorSource, Pipeline
-from penstock.protocol.history import AttemptRecord
+from penstock.protocol.history import CheckpointRecord
 from penstock.spark.job import Job
 
 ROW_BYTES = 1024
@@ -65,7 +65,7 @@ class Spinning(Tally):
             while clock() < until:
                 pass
 
-    def figures(self) -> Figures:
+    def figures(self) -> CheckpointStats:
         names = [(f"rows {split}", f"sum {split}") for split in range(len(self._rows))]
         sums = zip(names, self._rows.tolist(), self._sum.tolist(), strict=True)
         return {name: value for pair, *values in sums for name, value in zip(pair, values, strict=True)}
@@ -81,7 +81,7 @@ def pipeline(parallelism: int, spin_ns: int, notes: str) -> tuple[Pipeline, Chec
     return made, sink
 
 
-def verify(found: Figures, parallelism: int) -> int:
+def verify(found: CheckpointStats, parallelism: int) -> int:
     """Of each split the first rows must have come, each once: n rows whose numbers add up to 0 + … + n-1."""
     rows = 0
     for split in range(parallelism):
@@ -91,12 +91,12 @@ def verify(found: Figures, parallelism: int) -> int:
     return rows
 
 
-def watch(job: Job, warm_up_s: float, seconds: float) -> tuple[list[AttemptRecord], float]:
+def watch(job: Job, warm_up_s: float, seconds: float) -> tuple[list[CheckpointRecord], float]:
     """The attempts that were triggered within `seconds` after the warm-up, and how long that was."""
     if job.wait(warm_up_s):
         raise SystemExit("the pipeline ended by itself, which it should not have")
     before = max((record.checkpoint for record in job.checkpoints()), default=0)
-    found: dict[int, AttemptRecord] = {}
+    found: dict[int, CheckpointRecord] = {}
     began = time.monotonic()
     while (took := time.monotonic() - began) < seconds:
         # The history is bounded: look often enough to miss nothing.
@@ -140,7 +140,7 @@ def run(mode: str, parallelism: int, seconds: float, warm_up_s: float = 10.0, sp
     )
 
 
-def _parts(record: AttemptRecord) -> tuple[int, int, int, int, int]:
+def _parts(record: CheckpointRecord) -> tuple[int, int, int, int, int]:
     times = record.start_delay_ms, record.alignment_ms, record.synchronous_ms, record.asynchronous_ms
     return *times, record.inflight_bytes
 

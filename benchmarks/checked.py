@@ -21,7 +21,7 @@ from penstock.connectors.sink import Committer, Prepared, nothing_prepared
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
 from penstock.ids import CheckpointId, Generation
 
-Figures = dict[str, float]
+CheckpointStats = dict[str, float]
 
 
 class NotedSource(Source):
@@ -61,8 +61,8 @@ class _NotedReader(SplitReader):
     def watermark(self) -> int | None:
         return self._inner.watermark()
 
-    def on_durable(self, offset: bytes) -> None:
-        self._inner.on_durable(offset)
+    def on_checkpoint_complete(self, offset: bytes) -> None:
+        self._inner.on_checkpoint_complete(offset)
 
     def close(self) -> None:
         self._inner.close()
@@ -88,7 +88,7 @@ class Tally(ABC):
     def take(self, batch: pa.RecordBatch) -> None: ...
 
     @abstractmethod
-    def figures(self) -> Figures:
+    def figures(self) -> CheckpointStats:
         """All that was taken so far, not only since the last call. Must be small."""
 
 
@@ -104,7 +104,7 @@ class Checked(Sink):
         self._tally = tally
         self._notes = notes
         self._at_close = at_close
-        self._parts: dict[str, tuple[int, Figures]] = {}
+        self._parts: dict[str, tuple[int, CheckpointStats]] = {}
         self._last_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -116,13 +116,13 @@ class Checked(Sink):
     def committer(self) -> Committer:
         return _CheckedCommitter(self)
 
-    def add(self, part: str, number: int, last_at: float, figures: Figures) -> None:
+    def add(self, part: str, number: int, last_at: float, figures: CheckpointStats) -> None:
         if number > self._parts.get(part, (0, {}))[0]:
             self._parts[part] = number, figures
             self._last_at = max(self._last_at, last_at)
 
     @property
-    def figures(self) -> Figures:
+    def figures(self) -> CheckpointStats:
         """What was committed, over all subtasks and attempts."""
         if self._at_close and self._notes is not None:
             for path in Path(self._notes).glob("tally-*"):

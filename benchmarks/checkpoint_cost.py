@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.checked import Checked, Figures
+from benchmarks.checked import Checked, CheckpointStats
 from benchmarks.session import bench
 from benchmarks.work import Newest, records, require_equal
 from penstock import GeneratorSource, Pipeline
@@ -68,7 +68,7 @@ def rows_read(notes: str, splits: int) -> list[int]:
     return [int(np.fromfile(path, dtype=np.int64)[0]) if path.exists() else 0 for path in found]
 
 
-def expected(rows: list[int]) -> Figures:
+def expected(rows: list[int]) -> CheckpointStats:
     """Of each split the first rows, added up without any stream processor."""
     total = 0.0
     for split, count in enumerate(rows):

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from benchmarks.checked import Checked, Figures, Tally
+from benchmarks.checked import Checked, CheckpointStats, Tally
 from benchmarks.session import bench
 from benchmarks.work import KEYS, records, require_equal
 from penstock import Pipeline
@@ -94,13 +94,13 @@ class Latencies(Tally):
         bucket = np.minimum(np.log(late) / np.log(_STEP), _BUCKETS - 1).astype(np.int64)
         self._histogram += np.bincount(bucket, minlength=_BUCKETS)
 
-    def figures(self) -> Figures:
+    def figures(self) -> CheckpointStats:
         used = np.flatnonzero(self._histogram)
-        found: Figures = {f"bucket {place}": int(self._histogram[place]) for place in used}
+        found: CheckpointStats = {f"bucket {place}": int(self._histogram[place]) for place in used}
         return found | {"rows": int(self._counts.sum()), "written": self._written}
 
 
-def percentile_ms(figures: Figures, part: float) -> float:
+def percentile_ms(figures: CheckpointStats, part: float) -> float:
     """From the histogram: the upper edge of the bucket in which this part of the records is reached."""
     buckets = sorted((int(name.split()[1]), count) for name, count in figures.items() if name.startswith("bucket"))
     reached, wanted = 0.0, part * sum(count for _, count in buckets)

@@ -21,7 +21,7 @@ BUSY_PART_MAX = 0.2
 _FIGURE = re.compile(r"\b([a-z][a-z0-9_]*)=(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|nan)")
 _CHECKED = re.compile(r"\b(verified|counted)\b")
 
-Figures = Mapping[str, float]
+CheckpointStats = Mapping[str, float]
 
 
 class Kind(enum.Enum):
@@ -51,7 +51,7 @@ class Bar:
     def more_is_better(self) -> bool:
         return self.kind in (Kind.RATIO, Kind.INVERSE)
 
-    def of(self, medians: Mapping[str, Figures]) -> float | None:
+    def of(self, medians: Mapping[str, CheckpointStats]) -> float | None:
         """The value that is judged, or None if somebody who is needed for it is missing."""
         found = {name: figures[self.figure] for name, figures in medians.items() if self.figure in figures}
         ours = found.pop(OURS, None)
@@ -135,7 +135,7 @@ def parse(line: str) -> dict[str, float]:
     return {name: float(value) for name, value in _FIGURE.findall(line)}
 
 
-def medians(runs: Sequence[Figures]) -> dict[str, float]:
+def medians(runs: Sequence[CheckpointStats]) -> dict[str, float]:
     names = dict.fromkeys(name for run in runs for name in run)
     return {name: statistics.median(run[name] for run in runs if name in run) for name in names}
 
@@ -149,7 +149,7 @@ def number(value: float) -> str:
     return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}" if abs(value) >= 0.001 else f"{value:.4f}"
 
 
-def spread(runs: Sequence[Figures], name: str) -> str:
+def spread(runs: Sequence[CheckpointStats], name: str) -> str:
     """The median of a figure, and if there were several runs the least and the greatest."""
     values = [run[name] for run in runs if name in run]
     if not values:

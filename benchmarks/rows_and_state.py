@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.columnar.schema_guard import SchemaGuard
 from penstock.columnar.values import rows_of
-from penstock.operators.formats import RowsForm
+from penstock.operators.formats import RowsFormat
 from penstock.state.keyed import KeyedState
 
 _ROWS = 10_000
@@ -39,7 +39,7 @@ def records() -> pa.RecordBatch:
 def print_rows() -> None:
     for columns in (["k", "v", "name"], ["k", "at"]):
         batch = records().select(columns)
-        rows, form = batch.to_pylist(), RowsForm(SchemaGuard("rows", batch.schema))
+        rows, form = batch.to_pylist(), RowsFormat(SchemaGuard("rows", batch.schema))
         ours = ns_per(lambda b=batch: rows_of(b), _ROWS, 5), ns_per(lambda f=form, r=rows: f.batch(r), _ROWS, 5)
         arrows = (
             ns_per(batch.to_pylist, _ROWS, 2),

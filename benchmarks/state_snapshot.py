@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.checked import Checked, Figures, Tally
+from benchmarks.checked import Checked, CheckpointStats, Tally
 from benchmarks.session import bench
 from benchmarks.work import WrongAnswer, keyed_totals, require_equal
 from penstock import GeneratorSource, Pipeline
@@ -47,7 +47,7 @@ class Nothing(Tally):
     def take(self, batch: pa.RecordBatch) -> None:
         pass
 
-    def figures(self) -> Figures:
+    def figures(self) -> CheckpointStats:
         return {}
 
 

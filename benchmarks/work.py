@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.checked import Checked, Figures, NotedSource, Tally
+from benchmarks.checked import Checked, CheckpointStats, NotedSource, Tally
 from penstock import GeneratorSource, Pipeline
 from penstock.connectors.source import Source
 from penstock.exchange.codec import decode_batches
@@ -43,7 +43,7 @@ def records(start: int, count: int, keys: int = KEYS) -> pa.RecordBatch:
     )
 
 
-def expected_totals(rows: int) -> Figures:
+def expected_totals(rows: int) -> CheckpointStats:
     """The number of rows and the sum of the values, computed without any stream processor."""
     total = 0.0
     for start in range(0, rows, _CHUNK_ROWS):
@@ -67,7 +67,7 @@ class Sums(Tally):
         self._rows += batch.num_rows if self._counted is None else pc.sum(batch.column(self._counted)).as_py()
         self._total += pc.sum(batch.column(self._column)).as_py()
 
-    def figures(self) -> Figures:
+    def figures(self) -> CheckpointStats:
         return {"rows": self._rows, "total": self._total}
 
 
@@ -83,7 +83,7 @@ class Newest(Tally):
         self._counts[key] = batch.column("rows").to_numpy()
         self._totals[key] = batch.column("total").to_numpy()
 
-    def figures(self) -> Figures:
+    def figures(self) -> CheckpointStats:
         return {"rows": int(self._counts.sum()), "total": float(self._totals.sum())}
 
 
@@ -118,7 +118,7 @@ def pipeline(kind: str, rows: int, splits: int, notes: str) -> tuple[Pipeline, C
     return made, sink
 
 
-def verify(kind: str, rows: int, found: Figures) -> None:
+def verify(kind: str, rows: int, found: CheckpointStats) -> None:
     """Raises `WrongAnswer` unless the sinks of `pipeline` have got all that they must."""
     expected = expected_totals(rows)
     if kind == "map":
@@ -126,16 +126,16 @@ def verify(kind: str, rows: int, found: Figures) -> None:
     require_equal(found, expected)
 
 
-def require_equal(found: Figures, expected: Figures) -> None:
+def require_equal(found: CheckpointStats, expected: CheckpointStats) -> None:
     if found != expected:
         raise WrongAnswer(f"WRONG: {found} came out, and not {expected}")
 
 
-def keyed_totals(checkpoints: str) -> Figures:
+def keyed_totals(checkpoints: str) -> CheckpointStats:
     """The count and the sum over all keys, as the newest checkpoint of a directory has them in its state."""
     store = open_store(checkpoints)
     directory = Directory(store)
-    manifest = directory.manifest_or_void(directory.ids(paths.PathKind.MANIFEST)[-1])
+    manifest = directory.manifest_or_tombstone(directory.ids(paths.PathKind.MANIFEST)[-1])
     if not isinstance(manifest, Manifest):
         raise WrongAnswer("the newest checkpoint is void")
     rows, total, groups = 0, 0.0, 0

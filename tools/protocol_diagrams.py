@@ -234,7 +234,7 @@ def _collecting_offers(state: states.State, now: int) -> Iterator[tuple[str, eve
     collecting = state.collecting
     if collecting is None:
         return
-    checkpoint = collecting.attempt.barrier.checkpoint
+    checkpoint = collecting.pending.barrier.checkpoint
     yield "CancelRequested", events.CancelRequested(checkpoint, now)
     which = "the last one" if len(collecting.waiting) == 1 else "others are missing"
     for member in sorted(collecting.waiting):
@@ -257,12 +257,12 @@ def _deciding_offers(state: states.State, now: int) -> Iterator[tuple[str, event
     yield "ManifestWritten", events.ManifestWritten(checkpoint, now)
     yield "ManifestFailed", events.ManifestFailed(checkpoint, "no answer", now)
     yield "OutcomeFound (own manifest)", events.OutcomeFound(Outcome(checkpoint, state.generation), now)
-    other = Outcome(checkpoint, Generation(state.generation + 1), is_void=True)
+    other = Outcome(checkpoint, Generation(state.generation + 1), is_tombstone=True)
     yield "OutcomeFound (another generation's)", events.OutcomeFound(other, now)
     yield "OwnershipLost", events.OwnershipLost(now)
-    if isinstance(deciding, states.Settling):
-        yield "CheckpointVoided", events.CheckpointVoided(checkpoint, now)
-        yield "VoidFailed", events.VoidFailed(checkpoint, "no answer", now)
+    if isinstance(deciding, states.WritingTombstone):
+        yield "TombstoneWritten", events.TombstoneWritten(checkpoint, now)
+        yield "TombstoneFailed", events.TombstoneFailed(checkpoint, "no answer", now)
 
 
 def _coordinator_step(at: _At, event: events.Event) -> tuple[_At, tuple[events.Action, ...]]:
@@ -281,13 +281,13 @@ def _coordinator_key(at: _At) -> Hashable:
             deciding.manifest.reports if deciding is not None else (),
         )
     )
-    attempts = (each.attempt for each in (collecting, deciding) if each is not None)
-    is_drain = tuple(attempt.barrier.is_drain for attempt in attempts)
+    attempts = (each.pending for each in (collecting, deciding) if each is not None)
+    is_drain = tuple(pending.barrier.is_drain for pending in attempts)
     is_final = state.publishing is not None and state.publishing.is_final
     asked = tuple(request.kind for request in state.queue)
-    errands = [each.errand for each in (state.reserving, state.publishing) if each is not None]
-    errands += [deciding.errand] if isinstance(deciding, states.Settling) else []
-    to_be_tried_again = tuple(errand.retry_at_ms is not None for errand in errands)
+    errands = [each.retry for each in (state.reserving, state.publishing) if each is not None]
+    errands += [deciding.retry] if isinstance(deciding, states.WritingTombstone) else []
+    to_be_tried_again = tuple(retry.retry_at_ms is not None for retry in errands)
     used = min(len(state.history), _ATTEMPTS_MAX)
     return (
         (_phase(at), waiting, has_output, is_drain, is_final, asked, used),

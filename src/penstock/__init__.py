@@ -39,7 +39,6 @@ from penstock.errors import (
     CorruptBlob,
     DataError,
     FencedError,
-    GangFailed,
     IncompatibleCheckpoint,
     JobFailed,
     NoReadableCheckpoint,
@@ -50,6 +49,7 @@ from penstock.errors import (
     RestoreError,
     StorageError,
     UserCodeError,
+    WorkersLost,
 )
 from penstock.metrics.samples import Metrics, Sample
 from penstock.model.units import Duration, Size
@@ -137,7 +137,7 @@ __all__ = [
     "CorruptBlob",
     "FencedError",
     "JobFailed",
-    "GangFailed",
+    "WorkersLost",
     "ProtocolViolation",
     # the version
     "__version__",

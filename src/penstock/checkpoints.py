@@ -27,8 +27,8 @@ import pyarrow.compute as pc
 from penstock.errors import DataError, OptionError, PenstockError, RestoreError
 from penstock.exchange.codec import decode_batches
 from penstock.ids import CheckpointId
-from penstock.protocol.manifest import Cut, Manifest, StateKind, StateSegment, committables_of
-from penstock.protocol.ownership import Void
+from penstock.protocol.manifest import Manifest, SnapshotKind, StateKind, StateSegment, committables_of
+from penstock.protocol.ownership import Tombstone
 from penstock.storage import open_store, paths
 from penstock.storage.blob import read_segment
 from penstock.storage.copies import verify as verify_manifest
@@ -86,7 +86,7 @@ class CheckpointInfo:
     @property
     def is_unaligned(self) -> bool:
         reports = self.manifest.reports if self.manifest is not None else ()
-        return any(report.cut is not Cut.ALIGNED for report in reports)
+        return any(report.cut is not SnapshotKind.ALIGNED for report in reports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,11 +340,11 @@ def _infos(directory: Directory, wanted: Sequence[CheckpointId]) -> Iterator[Che
     for checkpoint in wanted:
         manifest, damage = None, None
         try:
-            found = directory.manifest_or_void(checkpoint)
+            found = directory.manifest_or_tombstone(checkpoint)
         except PenstockError as error:
             damage = str(error)
         else:
-            if found is None or isinstance(found, Void):
+            if found is None or isinstance(found, Tombstone):
                 continue
             manifest = found
         yield CheckpointInfo(checkpoint, manifest, damage, checkpoint in committed)

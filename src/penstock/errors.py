@@ -12,7 +12,7 @@
     │   └── CorruptBlob        what was read is not what was written
     ├── FencedError            a newer generation owns the checkpoint directory (I6)
     ├── DriverSilent           a worker has not heard of its driver for too long, and ends
-    ├── GangFailed             Spark ended the job of a gang: a worker or executor is gone
+    ├── WorkersLost            Spark ended the job of the workers: a worker or executor is gone
     ├── NoFreeSlots            the session has no room for the workers: other jobs hold its slots
     ├── NoAnswer               a call of the user's code has not returned within its timeout
     ├── SessionStopped         the Spark session was stopped under the pipeline
@@ -87,8 +87,8 @@ class JobFailed(PenstockError):
     """The pipeline gave up: the restart budget is used up. The last failure is the `__cause__`."""
 
 
-class GangFailed(PenstockError):
-    """Spark has ended the job of a gang: a worker or an executor is gone. The pipeline restarts by itself."""
+class WorkersLost(PenstockError):
+    """Spark has ended the job of the workers: a worker or an executor is gone. The pipeline restarts by itself."""
 
 
 class NoFreeSlots(PenstockError):
@@ -117,7 +117,7 @@ class ProtocolViolation(PenstockError):
 
 
 def error_class(name: str) -> type[PenstockError]:
-    """The class of an error that another process has named; `PenstockError` if there is none of that name."""
+    """The class of an error that another process has named; `PenstockError` if no class has that name."""
     found = globals().get(name)
     return found if isinstance(found, type) and issubclass(found, PenstockError) else PenstockError
 

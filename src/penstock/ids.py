@@ -15,7 +15,7 @@ Generation = NewType("Generation", int)
 """Grows with every start of the pipeline. What carries an older one is ignored (I6)."""
 
 WorkerId = NewType("WorkerId", int)
-"""Index of a worker in the gang: 0 … W-1."""
+"""Index of a worker in its group: 0 … W-1."""
 
 ChannelId = NewType("ChannelId", int)
 """Index of a channel in the physical plan. Two generations may number their channels differently."""

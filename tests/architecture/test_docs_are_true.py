@@ -25,7 +25,7 @@ from penstock.model.units import duration_ms, size_bytes
 from penstock.protocol.barrier import BarrierFlag
 from penstock.protocol.coordinator.state import Policy
 from penstock.protocol.declines import DeclineReason
-from penstock.protocol.manifest import Cut
+from penstock.protocol.manifest import SnapshotKind
 from penstock.protocol.restart import RestartPolicy
 from penstock.spark.job import Status
 from penstock.spark.settings import Settings
@@ -323,7 +323,7 @@ def members_of(kind: type[enum.Enum]) -> list[str]:
 def test_the_tables_of_the_protocol_are_complete() -> None:
     text = PROTOCOL.read_text(encoding="utf-8")
     assert sorted(column(text, "flag")) == members_of(BarrierFlag)
-    assert sorted(column(text, "cut")) == members_of(Cut)
+    assert sorted(column(text, "cut")) == members_of(SnapshotKind)
     known = [value for value in vars(frames).values() if inspect.isclass(value) and value.__name__.endswith("Frame")]
     assert sorted(column(text, "frame")) == sorted(kind.__name__ for kind in known)
     said = dict(zip(column(text, "reason"), column(text, "counted"), strict=True))

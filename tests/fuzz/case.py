@@ -527,15 +527,15 @@ class _Drawing:
     def _worker(self) -> dict[str, int]:
         r = self.random
         choices = {
-            "window_bytes": [300, 2_000, 1 << 20],
-            "window_bytes_min": [200],
+            "credit_limit_bytes": [300, 2_000, 1 << 20],
+            "credit_limit_bytes_min": [200],
             "queue_ms_target": [0, 10],
             "output_bytes_max": [300, 2_000, 1 << 20],
             "slice_rows_max": [2, 10, 131_072],
             "source_rows_max": [3, 20, 65_536],
             "inline_bytes_max": [0, 2_000, 4 << 20],
             "segment_bytes": [200, 4 << 20],
-            "backlog_bytes_max": [500, 64 << 20],
+            "recovery_bytes_max": [500, 64 << 20],
         }
         return {name: r.choice(some) for name, some in choices.items()}
 

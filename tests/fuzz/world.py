@@ -230,7 +230,7 @@ class _FuzzReader(SplitReader):
     def offset(self) -> bytes:
         return json.dumps(self._position).encode()
 
-    def on_durable(self, offset: bytes) -> None:
+    def on_checkpoint_complete(self, offset: bytes) -> None:
         durable, where = current().durable, f"{self._source}/{self._split}"
         durable[where] = max(durable.get(where, 0), json.loads(offset))
 
@@ -311,7 +311,7 @@ class _FuzzCommitter(Committer):
         if fault is not None:
             raise PlannedError(str(fault))
 
-    def sweep(self, generation: int) -> None:
+    def discard_uncommitted(self, generation: int) -> None:
         world = current()
         published = {id(written.batch) for written in world.published.get(self._sink, [])}
         for name, batches in list(world.staged.items()):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import replace
 
-from penstock.graph.logical import Graph, Link, renamed
+from penstock.graph.logical import Graph, LogicalEdge, renamed
 from penstock.ids import OperatorName
 from penstock.protocol.manifest import Manifest, Partitioning, StateKind, committables_of
 from tests.simulation.operators import Check
@@ -57,7 +57,7 @@ class RenamedSink(Change):
 
     def fits(self, graph: Graph, manifest: Manifest, is_committed: bool) -> bool:
         has_output = any(committable.operator == "sink" for committable in committables_of(manifest))
-        into = {(link.upstream, link.downstream) for link in graph.into(OperatorName("sink"))}
+        into = {(edge.upstream, edge.downstream) for edge in graph.into(OperatorName("sink"))}
         return (is_committed or not has_output) and not into & _edges_in_flight(manifest)
 
     def graph(self, graph: Graph, world: World) -> Graph:
@@ -66,8 +66,8 @@ class RenamedSink(Change):
             replace(node, name=outlet, sink=world.sink("outlet")) if node.name == "sink" else node
             for node in graph.nodes
         ]
-        links = [replace(link, downstream=outlet) if link.downstream == "sink" else link for link in graph.links]
-        return replace(graph, nodes=tuple(nodes), links=tuple(links))
+        edges = [replace(edge, downstream=outlet) if edge.downstream == "sink" else edge for edge in graph.edges]
+        return replace(graph, nodes=tuple(nodes), edges=tuple(edges))
 
 
 class OtherKey(Change):
@@ -77,18 +77,18 @@ class OtherKey(Change):
         return bool(self._keyed(graph))
 
     def fits(self, graph: Graph, manifest: Manifest, is_committed: bool) -> bool | None:
-        keyed = {(link.upstream, link.downstream) for link in self._keyed(graph)}
+        keyed = {(edge.upstream, edge.downstream) for edge in self._keyed(graph)}
         # Every subtask has all of its broadcast state, whatever its records are keyed by.
         has_state = {operator for _, operator in keyed} & _with_state(manifest, StateKind.KEYED, StateKind.LIST)
         return False if keyed & _edges_in_flight(manifest) or has_state else None
 
     def graph(self, graph: Graph, world: World) -> Graph:
         keyed = self._keyed(graph)
-        links = [replace(link, key=("v",)) if link in keyed else link for link in graph.links]
-        return replace(graph, links=tuple(links))
+        edges = [replace(edge, key=("v",)) if edge in keyed else edge for edge in graph.edges]
+        return replace(graph, edges=tuple(edges))
 
-    def _keyed(self, graph: Graph) -> list[Link]:
-        return [link for link in graph.links if link.partitioning is Partitioning.HASH]
+    def _keyed(self, graph: Graph) -> list[LogicalEdge]:
+        return [edge for edge in graph.edges if edge.partitioning is Partitioning.HASH]
 
 
 class RemovedOperator(Change):
@@ -101,22 +101,22 @@ class RemovedOperator(Change):
 
     def fits(self, graph: Graph, manifest: Manifest, is_committed: bool) -> bool | None:
         removed = self._removed(graph)
-        gone = {(link.upstream, link.downstream) for link in (*graph.into(removed), *graph.out_of(removed))}
+        gone = {(edge.upstream, edge.downstream) for edge in (*graph.into(removed), *graph.out_of(removed))}
         return False if gone & _edges_in_flight(manifest) or removed in _with_state(manifest) else None
 
     def graph(self, graph: Graph, world: World) -> Graph:
         removed = self._removed(graph)
         (before,), (after,) = graph.into(removed), graph.out_of(removed)
         nodes = [node for node in graph.nodes if node.name != removed]
-        links = [link for link in graph.links if removed not in (link.upstream, link.downstream)]
+        edges = [edge for edge in graph.edges if removed not in (edge.upstream, edge.downstream)]
         # The two that meet now may differ in their parallelism.
         how = Partitioning.REBALANCE if after.partitioning is Partitioning.FORWARD else after.partitioning
         past = replace(after, upstream=before.upstream, partitioning=how)
-        return replace(graph, nodes=tuple(nodes), links=(*links, past))
+        return replace(graph, nodes=tuple(nodes), edges=(*edges, past))
 
     def _removed(self, graph: Graph) -> OperatorName:
-        (link,) = graph.into(OperatorName("fragile"))
-        return link.upstream
+        (edge,) = graph.into(OperatorName("fragile"))
+        return edge.upstream
 
 
 class AddedOperator(Change):
@@ -128,16 +128,16 @@ class AddedOperator(Change):
         return True
 
     def fits(self, graph: Graph, manifest: Manifest, is_committed: bool) -> bool:
-        (link,) = graph.into(OperatorName("fragile"))
-        return (link.upstream, link.downstream) not in _edges_in_flight(manifest)
+        (edge,) = graph.into(OperatorName("fragile"))
+        return (edge.upstream, edge.downstream) not in _edges_in_flight(manifest)
 
     def graph(self, graph: Graph, world: World) -> Graph:
         added, fragile = OperatorName("added"), graph.node(OperatorName("fragile"))
         (old,) = graph.into(fragile.name)
         node = replace(fragile, name=added, operator=lambda: Check(world))
-        new = replace(old, downstream=added), Link(added, fragile.name, Partitioning.REBALANCE)
-        links = [link for link in graph.links if link != old]
-        return replace(graph, nodes=(*graph.nodes, node), links=(*links, *new))
+        new = replace(old, downstream=added), LogicalEdge(added, fragile.name, Partitioning.REBALANCE)
+        edges = [edge for edge in graph.edges if edge != old]
+        return replace(graph, nodes=(*graph.nodes, node), edges=(*edges, *new))
 
 
 class OtherSchema(Change):

@@ -16,8 +16,8 @@ from penstock.mailbox.frames import FailedFrame
 from penstock.mailbox.journal import brief, told
 from penstock.protocol.coordinator.state import RequestKind
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.manifest.codec import decode_manifest_or_void
-from penstock.protocol.ownership import Void
+from penstock.protocol.manifest.codec import decode_manifest_or_tombstone
+from penstock.protocol.ownership import Tombstone
 from penstock.storage import paths
 from tests.simulation.changes import Change
 from tests.simulation.disk import Disk, DiskFailure
@@ -242,8 +242,8 @@ class Cluster:
     def _on_created(self, path: str, data: bytes) -> None:
         if paths.kind_of(path) is not paths.PathKind.MANIFEST:
             return
-        outcome = decode_manifest_or_void(data)
-        if isinstance(outcome, Void):
+        outcome = decode_manifest_or_tombstone(data)
+        if isinstance(outcome, Tombstone):
             return
         self.tell(f"checkpoint {outcome.checkpoint} of generation {outcome.generation} is durable")
         self.decoded.clear()

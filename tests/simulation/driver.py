@@ -41,7 +41,7 @@ class Driver:
             {node.name: node.sink.committer() for node in graph.nodes if node.sink is not None},
             self.process,  # type: ignore[arg-type]
             commit_wait_ms=cluster.scenario.commit_wait_ms,
-            sweep_wait_ms=cluster.scenario.supervisor.claim_ms_max,
+            discard_wait_ms=cluster.scenario.supervisor.takeover_ms_max,
         )
         self.turns = VirtualCondition(cluster.scheduler)
         committers._changed = self.turns  # type: ignore[assignment]
@@ -139,7 +139,7 @@ class Driver:
         def report() -> None:
             if self.process.is_alive:
                 error = PenstockError(f"worker {number} was killed")
-                self.process.post(lambda: self.supervisor.on_gang_failed(generation, error))
+                self.process.post(lambda: self.supervisor.on_workers_lost(generation, error))
 
         self.cluster.scheduler.after(self.cluster.rng.randint(100, 5000), report)
 

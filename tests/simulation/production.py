@@ -55,7 +55,9 @@ class Build:
         """Without a look whether functions can travel: these hold the whole simulation."""
         pipeline = self.pipeline
         nodes = [dataclasses.replace(node, operator=self._virtual(node.operator)) for node in pipeline._nodes]
-        return Graph(pipeline.name, tuple(nodes), tuple(resolved(nodes, pipeline._wishes)), pipeline.max_parallelism)
+        return Graph(
+            pipeline.name, tuple(nodes), tuple(resolved(nodes, pipeline._pending_edges)), pipeline.max_parallelism
+        )
 
     def _virtual(self, made: OperatorFactory | None) -> OperatorFactory | None:
         is_async = isinstance(made, functools.partial) and made.func is MapAsyncOperator

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from penstock.protocol.manifest import Cut
+from penstock.protocol.manifest import SnapshotKind
 from tests.simulation import checkers
 from tests.simulation.cluster import Cluster
 from tests.simulation.scenario import draw
@@ -56,7 +56,7 @@ def run_seed(seed: int, only: str | None = None, is_verbose: bool = False) -> Re
     result.overlaps = cluster.overlaps
     result.refusals, result.lives = cluster.refusals, cluster.lives
     for manifest in cluster.manifests:
-        result.unaligned += any(report.cut is not Cut.ALIGNED for report in manifest.reports)
+        result.unaligned += any(report.cut is not SnapshotKind.ALIGNED for report in manifest.reports)
         result.inflight_bytes += sum(report.figures.inflight_bytes for report in manifest.reports)
     return result
 

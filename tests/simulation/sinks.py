@@ -79,7 +79,7 @@ class ListCommitter(Committer):
             if 2 * number >= len(names):
                 self.world.fail_here("commit")
 
-    def sweep(self, generation: Generation) -> None:
+    def discard_uncommitted(self, generation: Generation) -> None:
         self.world.fail_here("sweep")
         for name in list(self.world.staged):
             made = int(name.split("/g")[1].split("-")[0])

@@ -17,8 +17,8 @@ from penstock.metrics.standard import RECORDS_IN
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.protocol import alignment
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.manifest.codec import encode_void
-from penstock.protocol.ownership import Void
+from penstock.protocol.manifest.codec import encode_tombstone
+from penstock.protocol.ownership import Tombstone
 from penstock.storage import paths
 from tests.simulation import checkers
 from tests.simulation.calls import Call, Hang, Hangs
@@ -243,7 +243,7 @@ def test_marks_that_pile_up_and_blobs_that_nobody_names_are_convicted() -> None:
     cluster.disk.store.write(orphan, [b""])
     for number in range(100, 130):
         checkpoint = CheckpointId(number)
-        cluster.disk.store.create(paths.manifest(checkpoint), encode_void(Void(checkpoint, generation)))
+        cluster.disk.store.create(paths.manifest(checkpoint), encode_tombstone(Tombstone(checkpoint, generation)))
     checkers.Files(cluster).at_end()
     orphans, marks = cluster.world.violations
     assert "1 blobs are named by no checkpoint" in orphans and "30 void marks" in marks

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.graph.logical import Graph, Link, Node
+from penstock.graph.logical import Graph, LogicalEdge, Node
 from penstock.ids import OperatorName
 from penstock.protocol.manifest import Partitioning
 from tests.simulation.operators import (
@@ -81,7 +81,7 @@ class Build:
         self.world = world
         self.load = load
         self.nodes: list[Node] = []
-        self.links: list[Link] = []
+        self.edges: list[LogicalEdge] = []
 
     def source(
         self, name: str, parallelism: int | None = None, count: int | None = None, splits: int | None = None
@@ -109,10 +109,10 @@ class Build:
     def _connect(self, name: str, inputs: tuple[tuple[str, Partitioning, int], ...]) -> None:
         for upstream, how, number in inputs:
             key = ("k",) if how is H else ()
-            self.links.append(Link(OperatorName(upstream), OperatorName(name), how, number, key))
+            self.edges.append(LogicalEdge(OperatorName(upstream), OperatorName(name), how, number, key))
 
     def graph(self) -> Graph:
-        return Graph("simulated", tuple(self.nodes), tuple(self.links), max_parallelism=64)
+        return Graph("simulated", tuple(self.nodes), tuple(self.edges), max_parallelism=64)
 
 
 def pipeline(world: World, load: Load) -> Topology:

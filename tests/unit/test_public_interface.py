@@ -20,7 +20,7 @@ from tests.unit.user_types import checked_types
 
 def test_every_public_name_is_there_and_the_version_too() -> None:
     assert [name for name in penstock.__all__ if not hasattr(penstock, name)] == []
-    assert {"Job", "Status", "GangFailed", "__version__"} <= set(penstock.__all__) <= set(dir(penstock))
+    assert {"Job", "Status", "WorkersLost", "__version__"} <= set(penstock.__all__) <= set(dir(penstock))
     assert penstock.Job.__module__ == "penstock.spark.job"
     assert penstock.__version__[0].isdigit()
     with pytest.raises(AttributeError, match="no attribute 'Jop'"):

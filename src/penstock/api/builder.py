@@ -16,7 +16,7 @@ from penstock.api.arguments import (
 from penstock.connectors.sink import Sink
 from penstock.connectors.source import Source
 from penstock.errors import PipelineError
-from penstock.graph.edges import End, Wish, resolved
+from penstock.graph.edges import OutputPort, PendingEdge, resolved
 from penstock.graph.logical import MAX_PARALLELISM_DEFAULT, Graph, Keeps, Node, OperatorFactory, check, renamed
 from penstock.graph.names import calling_line, derived_names
 from penstock.ids import OperatorName
@@ -59,7 +59,7 @@ class Builder:
         self.name = name
         self.max_parallelism = max_parallelism
         self._nodes: list[Node] = []
-        self._wishes: list[Wish] = []
+        self._pending_edges: list[PendingEdge] = []
         self._counts: Counter[str] = Counter()
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class Builder:
         )
         from penstock.api.stream import Stream
 
-        return Stream(self, (End(chosen),))
+        return Stream(self, (OutputPort(chosen),))
 
     def graph(self) -> Graph:
         """The whole, checked: shape, names, parallelism, and whether every function can travel to the workers.
@@ -103,20 +103,22 @@ class Builder:
 
     def _described(self) -> Graph:
         """The graph with its final names, without looking at what its functions refer to."""
-        graph = Graph(self.name, tuple(self._nodes), tuple(resolved(self._nodes, self._wishes)), self.max_parallelism)
+        graph = Graph(
+            self.name, tuple(self._nodes), tuple(resolved(self._nodes, self._pending_edges)), self.max_parallelism
+        )
         check(graph)
         return renamed(graph, derived_names(graph))
 
-    def _only(self, ends: Iterable[End]) -> Self:
+    def _only(self, ports: Iterable[OutputPort]) -> Self:
         """A pipeline of the operators alone that these outputs come from."""
         wanted: set[OperatorName] = set()
-        found = {end.operator for end in ends}
+        found = {port.operator for port in ports}
         while found:
             wanted |= found
-            found = {wish.end.operator for wish in self._wishes if wish.downstream in found} - wanted
+            found = {pending.port.operator for pending in self._pending_edges if pending.downstream in found} - wanted
         part = type(self)(self.name, self.max_parallelism)
         part._nodes = [node for node in self._nodes if node.name in wanted]
-        part._wishes = [wish for wish in self._wishes if wish.downstream in wanted]
+        part._pending_edges = [pending for pending in self._pending_edges if pending.downstream in wanted]
         part._counts = Counter(self._counts)
         return part
 
@@ -129,7 +131,7 @@ class Builder:
         chosen = OperatorName(f"{kind} #{number}" if name is None else name)
         require_name(f"a {kind}", chosen)
         if any(node.name == chosen for node in self._nodes):
-            raise PipelineError(f"there is an operator '{chosen}' already: give each a name of its own with name=…")
+            raise PipelineError(f"there is an operator '{chosen}' already: give each its own name with name=…")
         if parallelism is not None:
             require_count(f"the parallelism of '{chosen}'", parallelism)
         former = OperatorName(f"{kind}_{number}") if name is None else None
@@ -139,5 +141,5 @@ class Builder:
         )
         return chosen
 
-    def _connect(self, ends: Iterable[End], downstream: OperatorName, number: int = 0) -> None:
-        self._wishes += [Wish(end, downstream, number) for end in ends]
+    def _connect(self, ports: Iterable[OutputPort], downstream: OperatorName, number: int = 0) -> None:
+        self._pending_edges += [PendingEdge(port, downstream, number) for port in ports]

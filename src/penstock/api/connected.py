@@ -9,7 +9,7 @@ from penstock.api.arguments import AtEnd, instance_of, require_choice, schema_or
 from penstock.api.process_call import time_mode_of
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.errors import PipelineError
-from penstock.graph.edges import End
+from penstock.graph.edges import OutputPort
 from penstock.graph.logical import Keeps
 from penstock.graph.names import label_of
 from penstock.operators.functions import TwoInputFunction
@@ -68,7 +68,7 @@ class ConnectedStreams:
                 )
             instance, keeps = CallableTwoInput(instance), Keeps.NOTHING
         require_choice("process: at_end", at_end, "fire", "drop")
-        keys = [stream._ends[0].key for stream in (self.left, self.right)]
+        keys = [stream._ports[0].key for stream in (self.left, self.right)]
         self._check_keys(keys)
         pipeline = self.left.pipeline
         declared = schema_or_none(schema)
@@ -76,9 +76,9 @@ class ConnectedStreams:
         mode = time_mode_of(time_mode, has_event_time)
         made = functools.partial(TwoInputOperator, instance, keys, declared, at_end == "fire", mode)
         chosen = pipeline._add("connect", name, parallelism, label, keeps=keeps, operator=made, schema=declared)
-        pipeline._connect(self.left._ends, chosen, 0)
-        pipeline._connect(self.right._ends, chosen, 1)
-        return self.left._stream((End(chosen),))
+        pipeline._connect(self.left._ports, chosen, 0)
+        pipeline._connect(self.right._ports, chosen, 1)
+        return self.left._stream((OutputPort(chosen),))
 
     def _check_keys(self, keys: list[tuple[str, ...]]) -> None:
         left, right = keys
@@ -88,7 +88,7 @@ class ConnectedStreams:
                 f"both need a key of the same columns, though not of the same names"
             )
         for key, other in ((left, self.right), (right, self.left)):
-            others = [end for end in other._ends if not end.key and end.partitioning is not Partitioning.BROADCAST]
+            others = [port for port in other._ports if not port.key and port.partitioning is not Partitioning.BROADCAST]
             if key and others:
                 raise PipelineError(
                     f"connect: one side is keyed by {', '.join(key)}, and '{others[0].operator}' on the other side is "

@@ -27,7 +27,7 @@ from penstock.model.aggregates import columns_of, kept_for, outputs_of
 from penstock.model.units import Duration
 from penstock.model.windows import Late
 from penstock.operators.aggregate import AggregateOperator
-from penstock.operators.formats import As, check_form
+from penstock.operators.formats import As, check_format
 from penstock.operators.reduce import ReduceOperator
 from penstock.operators.timers import TimeMode
 from penstock.protocol.manifest.compatibility import AGGREGATES
@@ -45,7 +45,7 @@ class KeyedStream(Stream):
     @property
     def key(self) -> tuple[str, ...]:
         """The columns of the key."""
-        return self._ends[0].key
+        return self._ports[0].key
 
     def process(
         self,
@@ -87,7 +87,7 @@ class KeyedStream(Stream):
         call = ProcessCall(function, self.key, format, schema, at_end, mode, initial_state)
         label = label_of(call.instance)
         stream = self._node("process", call.made, name, parallelism, label, keeps=Keeps.KEYS, schema=call.schema)
-        check_form(call.format, stream._ends[0].operator)
+        check_format(call.format, stream._ports[0].operator)
         return stream
 
     def reduce(
@@ -230,6 +230,6 @@ class KeyedStream(Stream):
         if column is None:
             raise PipelineError(
                 'window needs event time: call with_watermark("…", "10 s") behind the source, or name its '
-                'column with on="…" if the source has watermarks of its own'
+                'column with on="…" if the source makes its own watermarks'
             )
         return WindowedStream(self, windows, column, late)

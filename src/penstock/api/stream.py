@@ -37,7 +37,7 @@ from penstock.api.column_stream import ColumnStream
 from penstock.api.connected import ConnectedStreams
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.connectors.sink import Sink
-from penstock.graph.edges import side_ends
+from penstock.graph.edges import side_ports
 from penstock.graph.logical import Keeps
 from penstock.graph.names import label_of
 from penstock.ids import DEAD_LETTERS, LATE
@@ -259,8 +259,8 @@ class Stream(ColumnStream):
         stream = self
         if nulls == "error":
             stream = self._node("key_by", functools.partial(operators.KeyCheckOperator, columns), None, None)
-        ends = tuple(replace(end, partitioning=Partitioning.HASH, key=columns) for end in stream._ends)
-        return KeyedStream(self.pipeline, ends)
+        ports = tuple(replace(port, partitioning=Partitioning.HASH, key=columns) for port in stream._ports)
+        return KeyedStream(self.pipeline, ports)
 
     def union(self, *others: Stream) -> Stream:
         """The records of all these streams, which must have one schema. Nothing is known about their order.
@@ -269,11 +269,11 @@ class Stream(ColumnStream):
         >>> len(collect(orders.union(refunds)))
         4
         """
-        ends = list(self._ends)
+        ports = list(self._ports)
         for other in others:
             self._require_own("union", other)
-            ends += other._ends
-        return Stream(self.pipeline, tuple(ends))
+            ports += other._ports
+        return Stream(self.pipeline, tuple(ports))
 
     def connect(self, other: Stream) -> ConnectedStreams:
         """Two streams for one function: both keyed, or `other.broadcast()`, which then goes to every subtask.
@@ -345,7 +345,7 @@ class Stream(ColumnStream):
         <Stream of pipeline 'readings' behind 'read'>
         """
         cure = 'say on_error="dead_letter" there'
-        return Stream(self.pipeline, side_ends(self.pipeline._nodes, self._ends, DEAD_LETTERS, cure))
+        return Stream(self.pipeline, side_ports(self.pipeline._nodes, self._ports, DEAD_LETTERS, cure))
 
     def late(self) -> Stream:
         """The records that came after their windows had been emitted, as a stream: `window(…, late="stream")`.
@@ -355,7 +355,7 @@ class Stream(ColumnStream):
         <Stream of pipeline 'orders' behind 'counts'>
         """
         cure = 'say late="stream" in the call of window'
-        return Stream(self.pipeline, side_ends(self.pipeline._nodes, self._ends, LATE, cure))
+        return Stream(self.pipeline, side_ports(self.pipeline._nodes, self._ports, LATE, cure))
 
     def sink(self, sink: Sink, *, name: str | None = None, parallelism: int | None = None) -> Pipeline:
         """Write to a sink. Returns the pipeline.
@@ -373,5 +373,5 @@ class Stream(ColumnStream):
             sink=sink,
             definition=definition_of(sink.identity()),
         )
-        self.pipeline._connect(self._ends, chosen)
+        self.pipeline._connect(self._ports, chosen)
         return cast("Pipeline", self.pipeline)

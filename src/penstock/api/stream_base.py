@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Unpack
 
 from penstock.api.builder import Builder, NodeTraits
 from penstock.errors import PipelineError
-from penstock.graph.edges import End
+from penstock.graph.edges import OutputPort
 from penstock.graph.logical import OperatorFactory
-from penstock.operators.formats import check_form
+from penstock.operators.formats import check_format
 from penstock.protocol.manifest import Partitioning
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 class StreamBase:
     """The outputs of operators, and how their records travel on."""
 
-    def __init__(self, pipeline: Builder, ends: tuple[End, ...]) -> None:
+    def __init__(self, pipeline: Builder, ports: tuple[OutputPort, ...]) -> None:
         self.pipeline = pipeline
-        self._ends = ends
+        self._ports = ports
 
     def __repr__(self) -> str:
-        behind = ", ".join(f"'{end.operator}'" for end in self._ends)
-        key = f" by {', '.join(self._ends[0].key)}" if self._ends[0].key else ""
+        behind = ", ".join(f"'{port.operator}'" for port in self._ports)
+        key = f" by {', '.join(self._ports[0].key)}" if self._ports[0].key else ""
         return f"<{type(self).__name__} of pipeline '{self.pipeline.name}' behind {behind}{key}>"
 
     def _require_own(self, call: str, other: object) -> None:
@@ -35,19 +35,19 @@ class StreamBase:
     @property
     def _parallelism(self) -> int | None:
         """That of the next operator, where nothing else makes sense."""
-        return 1 if all(end.partitioning is Partitioning.GLOBAL for end in self._ends) else None
+        return 1 if all(port.partitioning is Partitioning.GLOBAL for port in self._ports) else None
 
     @property
     def _event_time(self) -> str | None:
         """The column of the event time, if all that meets here has it in one."""
-        columns = {end.event_time for end in self._ends}
+        columns = {port.event_time for port in self._ports}
         return columns.pop() if len(columns) == 1 else None
 
     def _timed(self, column: str | None) -> Stream:
-        return self._stream(tuple(replace(end, event_time=column) for end in self._ends))
+        return self._stream(tuple(replace(port, event_time=column) for port in self._ports))
 
     def _by(self, partitioning: Partitioning) -> Stream:
-        return self._stream(tuple(replace(end, partitioning=partitioning, key=()) for end in self._ends))
+        return self._stream(tuple(replace(port, partitioning=partitioning, key=()) for port in self._ports))
 
     def _apply(
         self,
@@ -64,7 +64,7 @@ class StreamBase:
         if not callable(function):
             raise PipelineError(f"{kind} takes a function, not {function!r}")
         stream = self._node(kind, made, name, parallelism, label, **traits)
-        check_form(format, stream._ends[0].operator)
+        check_format(format, stream._ports[0].operator)
         return stream
 
     def _node(
@@ -79,10 +79,10 @@ class StreamBase:
         chosen = self.pipeline._add(
             kind, name, self._parallelism if parallelism is None else parallelism, label, operator=made, **traits
         )
-        self.pipeline._connect(self._ends, chosen)
-        return self._stream((End(chosen, event_time=self._event_time),))
+        self.pipeline._connect(self._ports, chosen)
+        return self._stream((OutputPort(chosen, event_time=self._event_time),))
 
-    def _stream(self, ends: tuple[End, ...]) -> Stream:
+    def _stream(self, ports: tuple[OutputPort, ...]) -> Stream:
         from penstock.api.stream import Stream
 
-        return Stream(self.pipeline, ends)
+        return Stream(self.pipeline, ports)

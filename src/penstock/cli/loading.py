@@ -1,7 +1,7 @@
 """From `module:pipeline` to a pipeline: the user's code is imported here, so whatever it raises is raised here.
 
 The module must be importable by its name in the workers too, because functions travel by reference to their module.
-So a file is imported as a module of its own name, from its own directory, and never under a name made up for it.
+So a file is imported under its own name, from its own directory, and never under a name made up for it.
 """
 
 from __future__ import annotations

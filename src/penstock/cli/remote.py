@@ -30,7 +30,7 @@ def connect(remote: str, conf: Mapping[str, str], file: str | None, *, verbose: 
             session = builder.getOrCreate()
         if file is not None:
             session.addArtifacts(file, pyfile=True)
-    # PySpark exits where a package is missing and it takes the program for a test of its own.
+    # PySpark exits where a package is missing and it takes the program for one of its own tests.
     except (Exception, SystemExit) as error:
         relay.release(show_held=True)
         raise PenstockError(

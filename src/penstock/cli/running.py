@@ -75,7 +75,7 @@ class Watch:
 
 @contextlib.contextmanager
 def signals_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM go to `handler`. The trap: Spark sets a handler of its own when a session starts."""
+    """Ctrl-C and SIGTERM go to `handler`. The trap: Spark installs its own handler when a session starts."""
     before = {number: signal.signal(number, handler) for number in _SIGNALS}
     try:
         yield

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.relay import Relay
 from penstock.errors import PenstockError
-from penstock.spark.gang import EXCLUSIVE
 from penstock.spark.sessions import is_on_this_host
+from penstock.spark.worker_group import EXCLUSIVE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

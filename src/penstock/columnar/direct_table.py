@@ -20,7 +20,7 @@ _UNKNOWN = -1
 _SPAN_MAX = 1 << 20
 """Eight megabytes, or twice that: about what the caches of a processor hold."""
 _SPARSE_MAX = 16
-"""So many places may be there for each row that was ever asked for."""
+"""Most places in the table for each row that was ever asked for."""
 
 
 class DirectTable:

@@ -6,7 +6,7 @@ a single bit here makes every existing checkpoint unreadable. The tests pin know
 - equal values hash equally whatever their width or layout: `int8` and `uint64`, `float32` and `float64`, the
   `string` types, a dictionary and its decoded values, a slice and its copy;
 - `-0.0` is `0.0`, and all NaNs are one value; decimals are compared at their own scale, times in their own unit;
-- a null has a hash of its own. Whether a key may be null is decided elsewhere.
+- a null has a fixed hash. Whether a key may be null is decided elsewhere.
 
 Everything is vectorised: the only loops are over columns, over blocks that fit the cache, and over the first
 words of strings. Equal hashes do not mean equal keys; whoever looks up by hash compares the keys as well.
@@ -35,7 +35,7 @@ _LENGTH: Final = np.uint64(0xA0761D6478BD642F)
 NULL_HASH: Final = np.uint64(0x9B0F2C4E6A8D1357)
 
 _SHIFTS: Final = (np.uint64(30), np.uint64(27), np.uint64(31))
-_BLOCK_ROWS: Final = 1 << 14  # two arrays of so many words stay in the first two levels of cache
+_BLOCK_ROWS: Final = 1 << 14  # two arrays of this many words stay in the first two levels of cache
 _STEPPED_WORDS: Final = 32  # strings are walked word by word so far, and what lies beyond is summed by reduceat
 _TAIL_BLOCK_WORDS: Final = 1 << 18
 _KEEP_BYTES: Final = np.array([(1 << 8 * n) - 1 for n in range(9)], dtype=np.uint64)

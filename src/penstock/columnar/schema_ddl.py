@@ -41,7 +41,7 @@ _TOKEN = re.compile(r"\s*(`[^`]+`|\w+|[<>(),:])")
 
 
 def as_schema(schema: SchemaLike) -> pa.Schema:
-    """The Arrow schema that is meant. Raises `PipelineError` for what is none."""
+    """The Arrow schema that is meant. Raises `PipelineError` if it is not a schema."""
     if isinstance(schema, pa.Schema):
         return schema
     if isinstance(schema, str):

@@ -15,7 +15,7 @@ from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
 from penstock.errors import DataError, IncompatibleCheckpoint, PipelineError
 
 _BLOCK_ROWS = 1 << 16
-"""An unbounded source deals out its numbers to the splits in blocks of so many."""
+"""An unbounded source deals out its numbers to the splits in blocks of this size."""
 
 
 class GeneratorSource(Source):

@@ -94,7 +94,7 @@ class Committer(ABC):
     The trap is two drivers on one checkpoint directory: one that was cut off from the world and does not know yet that
     another has taken over. A `commit` that the older one had begun may take effect late: beside or after those of the
     newer one, which has committed the same checkpoint again and later ones too. No lock in this process can prevent
-    that. A sink is safe if its effect does not depend on the order of calls (files with names of their own, an upsert
+    that. A sink is safe if its effect does not depend on the order of calls (files with unique names, an upsert
     by a key that the committable holds), or if the service itself decides: one transaction that publishes only if no
     checkpoint with this id or a higher one was published before, and that writes down this id. To look first and to
     publish then, in two steps, is not safe.
@@ -128,7 +128,7 @@ class Committer(ABC):
     def commit(self, checkpoint: CheckpointId, committables: Sequence[bytes]) -> None:
         """Publish. Called again with the same arguments after a crash or an error; then it changes nothing."""
 
-    def sweep(self, generation: Generation) -> None:
+    def discard_uncommitted(self, generation: Generation) -> None:
         """Remove what was staged by generations before `generation` and never committed.
 
         Called at the start of a generation, after everything that a checkpoint names has been committed.

@@ -74,7 +74,7 @@ class SplitReader(ABC):
             def pause(self):
                 pass  # nothing to let go of
 
-            def on_durable(self, offset):
+            def on_checkpoint_complete(self, offset):
                 pass  # nothing to acknowledge
 
             def close(self):
@@ -127,7 +127,7 @@ class SplitReader(ABC):
     def pause(self) -> None:
         """Other splits are read for a while: let go of files and buffers. `read` may be called again at any time."""
 
-    def on_durable(self, offset: bytes) -> None:
+    def on_checkpoint_complete(self, offset: bytes) -> None:
         """A checkpoint that holds `offset`, once returned by this reader, is durable: nobody needs what is before it.
 
         Called on the mailbox thread, in order, though not for every checkpoint: each call covers all before it. A

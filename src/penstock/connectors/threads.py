@@ -1,7 +1,7 @@
 """A thread for user code that may block, and the bounded way from it to the mailbox.
 
 The mailbox must not block for longer than a few milliseconds, and what a user wrote for Spark may block for as long as
-it likes. So it runs in a thread of its own. The thread cannot be interrupted: it ends the next time that the user's
+it likes. So it runs in a separate thread. The thread cannot be interrupted: it ends the next time that the user's
 code comes back to us, and until then it only holds what it has in hand.
 """
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 _JOIN_SECONDS = 0.1
 """How long closing waits for a thread: long enough for one that is not inside user code."""
 _WAKE_SECONDS = 0.5
-"""A lost wake-up call must not hang a thread for ever."""
+"""A lost wake-up call must not hang a thread."""
 
 
 class Closed(BaseException):
@@ -80,7 +80,7 @@ class Feed:
         self._put += weight
 
     def wait(self, seconds: float) -> None:
-        """Until the mailbox has done something, or for so long. Raises `Closed`."""
+        """Until the mailbox has done something, or `seconds` have passed. Raises `Closed`."""
         if not self.is_closed:
             self._changed.wait(seconds)
             self._changed.clear()

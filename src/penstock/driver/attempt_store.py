@@ -15,7 +15,7 @@ class AttemptStore:
     """A store that can be closed, and that counts the calls that have returned.
 
     Closing refuses every further call. The trap: a call that is under way may still take effect, at any time later.
-    Safety does not rest on this (`protocol.claims`): it keeps an old attempt from getting into the way of the next.
+    Safety does not rest on this (`protocol.ownership`): it keeps an old attempt from getting into the way of the next.
     """
 
     def __init__(self, store: Store) -> None:

@@ -1,7 +1,7 @@
 """The committers of a pipeline: user code in threads, one call at a time for each, and the newest generation only.
 
-A call of `commit` or `sweep` cannot be ended from outside. When the attempt that made it has failed, the call may still
-be under way, and may take effect later. Therefore, for the generations of one driver (I6):
+A call of `commit` or `discard_uncommitted` cannot be ended from outside. When the attempt that made it has failed, the
+call may still be under way, and may take effect later. Therefore, for the generations of one driver (I6):
 
 - A committer has one call at a time. The next generation waits for the call that is under way, up to a limit, and then
   fails with an error that names the sink, the call and its duration. It never calls beside it.
@@ -42,13 +42,13 @@ class Committers:
         clock: Clock,
         *,
         commit_wait_ms: int = 5_000,
-        sweep_wait_ms: int = 120_000,
+        discard_wait_ms: int = 120_000,
     ) -> None:
         """A call waits for the one before it: `commit`, which is tried again, for `commit_wait_ms` each time."""
         self._committers = committers
         self._clock = clock
         self._commit_wait_ms = commit_wait_ms
-        self._sweep_wait_ms = sweep_wait_ms
+        self._discard_wait_ms = discard_wait_ms
         self._newest = Generation(0)
         self._changed = threading.Condition()
         self._calls: dict[OperatorName, _Call] = {}
@@ -77,11 +77,11 @@ class Committers:
             with self._turn(sink, what, permit.generation, self._commit_wait_ms):
                 self._committers[sink].commit(permit.batch, payloads)
 
-    def sweep(self, generation: Generation) -> None:
+    def discard_uncommitted(self, generation: Generation) -> None:
         """Let every sink remove what older generations have staged."""
         for sink, committer in self._committers.items():
-            with self._turn(sink, f"sweep of generation {generation}", generation, self._sweep_wait_ms):
-                committer.sweep(generation)
+            with self._turn(sink, f"sweep of generation {generation}", generation, self._discard_wait_ms):
+                committer.discard_uncommitted(generation)
 
     def under_way(self, ms_min: int) -> str | None:
         """The calls that have not returned for `ms_min` or longer, in words; None if there are none."""
@@ -91,7 +91,7 @@ class Committers:
         return "; ".join(_told(sink, call, now) for sink, call in stuck) or None
 
     def longest_ms(self, sink: OperatorName) -> int:
-        """For how long the call of `sink` that is under way has not returned; 0 if there is none."""
+        """For how long the call of `sink` that is under way has not returned; 0 if no call is under way."""
         with self._changed:
             call = self._calls.get(sink)
         return 0 if call is None else self._clock.now_ms() - call.since_ms

@@ -40,7 +40,7 @@ POLL_MS = 1_000
 ORDER_AGE_MS_MAX = 60_000
 ANSWER_AGE_MS_MAX = 600_000
 _LAST_WORD_S = 5.0
-"""So long after the end of a driver its answer may still arrive: the lease goes first."""
+"""How long after the end of a driver its answer may still arrive: the lease goes first."""
 
 
 class Command(enum.Enum):
@@ -108,7 +108,7 @@ class Control:
         self._answered_at_ms: dict[str, int] = {}
 
     def start(self) -> None:
-        """Look for orders, and again after a while, for ever."""
+        """Look for orders now and then, until the driver ends."""
         self._background.submit(self._look, self._on_looked)
 
     def close(self, failure: Exception | None) -> None:

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import TypeAlias, assert_never
 
 from penstock.driver.committers import Committers
-from penstock.driver.pruning import Retirements
+from penstock.driver.pruning import Pruner
 from penstock.driver.reminders import Reminders
-from penstock.driver.takeover import Claimed
+from penstock.driver.takeover import Ownership
 from penstock.errors import PenstockError, ProtocolViolation, StorageError
 from penstock.graph.physical import PhysicalPlan
 from penstock.ids import CheckpointId, WorkerId
@@ -41,7 +41,6 @@ from penstock.protocol.coordinator.events import (
     AnswerRequest,
     CancelRequested,
     CheckpointRequested,
-    CheckpointVoided,
     Commit,
     CommitFailed,
     Committed,
@@ -55,32 +54,33 @@ from penstock.protocol.coordinator.events import (
     ManifestWritten,
     OutcomeFound,
     OwnershipLost,
+    Prune,
     Refused,
     RequestResult,
     ReservationFailed,
     ReservationLost,
     ReserveIds,
-    Retire,
     SendBarrier,
     StopFenced,
     Ticked,
-    VoidCheckpoint,
-    VoidFailed,
+    TombstoneFailed,
+    TombstoneWritten,
     WakeAt,
     WriteManifest,
+    WriteTombstone,
 )
 from penstock.protocol.coordinator.state import Policy, Request, RequestId, RequestKind, State
-from penstock.protocol.history import AttemptRecord
+from penstock.protocol.history import CheckpointRecord
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.manifest.codec import (
-    decode_manifest_or_void,
+    decode_manifest_or_tombstone,
     decode_reservation,
     encode_manifest,
     encode_reservation,
-    encode_void,
+    encode_tombstone,
 )
-from penstock.protocol.ownership import Outcome, Reservation, Void
-from penstock.protocol.under_way import Hindrance, attempts_under_way, hindrance
+from penstock.protocol.ownership import Outcome, Reservation, Tombstone
+from penstock.protocol.under_way import Hindrance, checkpoints_under_way, hindrance
 from penstock.storage import paths
 from penstock.storage.directory import Directory, create_or_read, read_if_there
 from penstock.storage.port import Store
@@ -99,7 +99,7 @@ class Coordinator:
     def __init__(
         self,
         plan: PhysicalPlan,
-        claimed: Claimed,
+        ownership: Ownership,
         policy: Policy,
         committers: Committers,
         clock: Clock,
@@ -109,20 +109,20 @@ class Coordinator:
         timers: Timers,
         ended: Callable[[Ending], None],
         journal: Journal | None = None,
-        checkpoint_ended: Callable[[AttemptRecord, Manifest | None], None] = lambda record, manifest: None,
+        checkpoint_ended: Callable[[CheckpointRecord, Manifest | None], None] = lambda record, manifest: None,
         story: Story | None = None,
     ) -> None:
         self._plan = plan
-        self.generation = claimed.generation
+        self.generation = ownership.generation
         self._committers = committers
         self._clock = clock
         self._transport = transport
         self._background = background
         self._store = store
-        self._licence = claimed.reservation
+        self._licence = ownership.reservation
         self._directory = Directory(store)
-        self._retirements = Retirements(store, self._directory, background, timers)
-        self._retirements.sweep(claimed.first)
+        self._pruner = Pruner(store, self._directory, background, timers)
+        self._pruner.sweep(ownership.first)
         self._timers = timers
         self._ended = ended
         self._journal = journal
@@ -139,14 +139,14 @@ class Coordinator:
         self._reminders = Reminders()
         self._state, actions = machine.start(
             policy,
-            claimed.generation,
+            ownership.generation,
             plan.shape(),
             frozenset(plan.subtasks),
-            claimed.first,
-            restored=claimed.manifest.checkpoint if claimed.manifest else CheckpointId(0),
-            recommit=claimed.recommit,
-            token=claimed.token,
-            batch_offset=claimed.manifest.batch_offset if claimed.manifest else 0,
+            ownership.first,
+            restored=ownership.manifest.checkpoint if ownership.manifest else CheckpointId(0),
+            recommit=ownership.recommit,
+            token=ownership.token,
+            batch_offset=ownership.manifest.batch_offset if ownership.manifest else 0,
             now_ms=clock.now_ms(),
         )
         self._execute(actions)
@@ -156,12 +156,12 @@ class Coordinator:
         return self._state
 
     @property
-    def history(self) -> tuple[AttemptRecord, ...]:
+    def history(self) -> tuple[CheckpointRecord, ...]:
         return self._state.history
 
     @property
-    def attempts_under_way(self) -> tuple[AttemptRecord, ...]:
-        return attempts_under_way(self._state, self._clock.now_ms())
+    def checkpoints_under_way(self) -> tuple[CheckpointRecord, ...]:
+        return checkpoints_under_way(self._state, self._clock.now_ms())
 
     @property
     def held_up(self) -> str:
@@ -219,7 +219,7 @@ class Coordinator:
     def stop(self) -> None:
         """Decide nothing more; what the background still brings is ignored."""
         self._is_over = True
-        self._retirements.stop()
+        self._pruner.stop()
 
     # --- the machine ---
 
@@ -243,10 +243,10 @@ class Coordinator:
         if self._journal is not None:
             self._journal("coordinator", event, actions)
         self._execute(actions)
-        if isinstance(event, VoidFailed | ReservationFailed | CommitFailed):
+        if isinstance(event, TombstoneFailed | ReservationFailed | CommitFailed):
             self.look()
 
-    def _log_attempt(self, record: AttemptRecord) -> None:
+    def _log_attempt(self, record: CheckpointRecord) -> None:
         what = f"pipeline {self._plan.name}, generation {self.generation}: checkpoint {record.checkpoint}"
         if record.reason is not None:
             why = f"{record.reason.value} ({record.detail})"
@@ -271,12 +271,12 @@ class Coordinator:
             case WriteManifest(manifest):
                 dated = self._manifests[manifest.checkpoint] = self._dated(manifest)
                 self._background.submit(lambda: self._write_manifest(dated), self._answered)
-            case VoidCheckpoint(void):
-                self._background.submit(lambda: self._void(void), self._answered)
+            case WriteTombstone(tombstone):
+                self._background.submit(lambda: self._tombstone(tombstone), self._answered)
             case Commit(permit):
                 self._background.submit(lambda: self._commit(permit), self._answered)
-            case Retire(horizon):
-                self._retirements.ask(horizon)
+            case Prune(bound):
+                self._pruner.ask(bound)
             case AnswerRequest(request, result):
                 self._answers.pop(request)(result)
             case Refused(what, why):
@@ -286,7 +286,7 @@ class Coordinator:
                 delay_ms = max(0, at_ms - self._clock.now_ms())
                 self._timers.after(delay_ms, lambda: self._feed(Ticked(self._clock.now_ms())))
             case Finish():
-                self._retirements.finish()
+                self._pruner.finish()
                 self._ended(action)
             case FailJob(reason):
                 self._ended(FailJob(self._with_calls_under_way(reason)))
@@ -343,7 +343,7 @@ class Coordinator:
         try:
             if self._is_revoked():
                 return OwnershipLost
-            found = self._settled(checkpoint, encode_manifest(manifest))
+            found = self._record_outcome(checkpoint, encode_manifest(manifest))
             if self._is_revoked():
                 return OwnershipLost
         except PenstockError as error:
@@ -354,34 +354,34 @@ class Coordinator:
             return lambda now: ManifestWritten(checkpoint, now)
         return lambda now: OutcomeFound(found, now)
 
-    def _void(self, void: Void) -> Callable[[int], Event]:
-        checkpoint = void.checkpoint
+    def _tombstone(self, tombstone: Tombstone) -> Callable[[int], Event]:
+        checkpoint = tombstone.checkpoint
         try:
-            found = self._settled(checkpoint, encode_void(void))
+            found = self._record_outcome(checkpoint, encode_tombstone(tombstone))
             if self._is_revoked():
                 return OwnershipLost
         except PenstockError as error:
             text = str(error)
-            return lambda now: VoidFailed(checkpoint, text, now)
-        return lambda now: CheckpointVoided(checkpoint, now) if found is None else OutcomeFound(found, now)
+            return lambda now: TombstoneFailed(checkpoint, text, now)
+        return lambda now: TombstoneWritten(checkpoint, now) if found is None else OutcomeFound(found, now)
 
     def _is_revoked(self) -> bool:
-        """Whether a newer generation has deleted our licence (`claims`).
+        """Whether a newer generation has deleted our licence (`ownership`).
 
         Asked before a creation, so that nothing is created in vain, and after it, before anybody acts on it.
         """
         found = read_if_there(self._store, paths.reserved(self._licence.checkpoint))
         return found is None or decode_reservation(found) != self._licence
 
-    def _settled(self, checkpoint: CheckpointId, outcome: bytes) -> Outcome | None:
+    def _record_outcome(self, checkpoint: CheckpointId, outcome: bytes) -> Outcome | None:
         """Give a checkpoint its outcome: None if it is this one, or the other that it has."""
         found = create_or_read(self._store, paths.manifest(checkpoint), outcome)
         if found == outcome:
             return None
         if found is None:
             raise StorageError(f"the outcome of checkpoint {checkpoint} was there, and is gone")
-        decoded = decode_manifest_or_void(found)
-        return Outcome(checkpoint, decoded.generation, isinstance(decoded, Void))
+        decoded = decode_manifest_or_tombstone(found)
+        return Outcome(checkpoint, decoded.generation, isinstance(decoded, Tombstone))
 
     def _commit(self, permit: CommitPermit) -> Callable[[int], Event]:
         checkpoint = permit.checkpoint

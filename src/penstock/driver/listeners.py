@@ -21,7 +21,7 @@ from typing import TypeAlias, assert_never
 
 from penstock.driver.progress import JobProgress
 from penstock.ids import CheckpointId, Generation
-from penstock.protocol.history import AttemptRecord
+from penstock.protocol.history import CheckpointRecord
 
 _log = logging.getLogger("penstock")
 
@@ -49,7 +49,7 @@ class CheckpointEnded:
 
     name: str
     timestamp_ms: int
-    record: AttemptRecord
+    record: CheckpointRecord
     """Its numbers, as `Job.checkpoints` has them; `is_completed` tells the two cases apart."""
     progress: JobProgress | None
     """None if it was declined."""

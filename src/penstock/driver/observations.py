@@ -16,10 +16,10 @@ from penstock.graph.physical import PhysicalPlan
 from penstock.ids import Generation, WorkerId
 from penstock.mailbox.frames import AcknowledgeFrame, Frame, HeartbeatFrame
 from penstock.mailbox.ports import Clock
-from penstock.mailbox.recovery_stats import RecoveryFigures, combined
+from penstock.mailbox.recovery_stats import RecoveryStats, combined
 from penstock.metrics.received import ReceivedMetrics
 from penstock.metrics.standard import AHEAD, DEAD_LETTERS, FILES_SKIPPED, IS_BACK_PRESSURED, LATE, RECORDS_IN, SKIPPED
-from penstock.protocol.history import AttemptRecord
+from penstock.protocol.history import CheckpointRecord
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.redistribution import totals_of
 
@@ -40,7 +40,7 @@ class RowTotals:
     ahead: int = 0
 
 
-def dated(record: AttemptRecord, clock: Clock) -> AttemptRecord:
+def dated(record: CheckpointRecord, clock: Clock) -> CheckpointRecord:
     """The record with the times that people know: inside, everything goes by the driver's monotonic clock."""
     since_1970_ms = clock.wall_ms() - clock.now_ms()
     return replace(
@@ -66,7 +66,7 @@ class Observations:
         self.completed = self.declined = 0
         """Checkpoints of this job."""
         self._recent: deque[JobProgress] = deque(maxlen=RECENT_MAX)
-        self._recovery: dict[WorkerId, RecoveryFigures] = {}
+        self._recovery: dict[WorkerId, RecoveryStats] = {}
         self._has_started = self._has_ended = False
 
     @property
@@ -84,7 +84,7 @@ class Observations:
         )
 
     @property
-    def recovery(self) -> RecoveryFigures | None:
+    def recovery(self) -> RecoveryStats | None:
         """How far this attempt has come with what it restored; None if it began without a checkpoint."""
         return combined(list(self._recovery.values()))
 
@@ -124,7 +124,7 @@ class Observations:
         elif isinstance(frame, AcknowledgeFrame):
             self.metrics.acknowledged(frame.report.subtask.index, frame.report.totals)
 
-    def checkpoint_ended(self, record: AttemptRecord, manifest: Manifest | None) -> None:
+    def checkpoint_ended(self, record: CheckpointRecord, manifest: Manifest | None) -> None:
         """A checkpoint is durable, or was declined: then without a manifest."""
         progress = None
         self.completed += record.is_completed

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from penstock.ids import WorkerId
 from penstock.mailbox.frames import Frame, HeartbeatFrame, HelloFrame, ReadyFrame
-from penstock.mailbox.recovery_stats import RecoveryFigures
+from penstock.mailbox.recovery_stats import RecoveryStats
 
 
 class Phase(enum.Enum):
@@ -61,7 +61,7 @@ class Startup:
         self._restores = restores
         self._came: set[WorkerId] = set()
         self._ready: set[WorkerId] = set()
-        self._recovery: dict[WorkerId, RecoveryFigures] = {}
+        self._recovery: dict[WorkerId, RecoveryStats] = {}
         self.hold_up: HoldUp | None = None
 
     def heard(self, frame: Frame) -> None:

@@ -11,23 +11,23 @@ import threading
 from penstock.ids import CheckpointId
 from penstock.mailbox.ports import Background
 from penstock.mailbox.timers import Timers
-from penstock.protocol.retention import Horizon, decide_retention
+from penstock.protocol.retention import RetentionBound, decide_retention
 from penstock.storage import paths
 from penstock.storage.directory import Directory
 from penstock.storage.port import Store
 
 
-def retire(store: Store, directory: Directory, horizon: Horizon) -> int:
+def prune(store: Store, directory: Directory, bound: RetentionBound) -> int:
     """Delete what may go; returns how many files. Runs in the background; a crash in between does no harm."""
-    decision = decide_retention(directory.contents(), horizon)
+    decision = decide_retention(directory.contents(), bound)
     stages = (
         tuple(map(paths.manifest, decision.manifests)),
         tuple(map(paths.committed, decision.committed)),
         decision.blobs,
         tuple(map(paths.reserved, decision.reservations)),
-        # A call for each: the order among them is an order on the disk (`claims`).
+        # A call for each: the order among them is an order on the disk (`ownership`).
         *((paths.reserved(licence),) for licence in decision.licences),
-        tuple(map(paths.manifest, decision.voids)),
+        tuple(map(paths.manifest, decision.tombstones)),
     )
     for doomed in filter(None, stages):
         store.delete(*doomed)
@@ -49,14 +49,14 @@ def sweep(store: Store, first: CheckpointId) -> int:
 
 
 _PAUSE_MS = 500
-"""From the end of one retirement to the next: to read the directory once for many checkpoints is cheaper."""
+"""From the end of one pruning to the next: to read the directory once for many checkpoints is cheaper."""
 
 
-class Retirements:
-    """Retirements one after the other, for one generation; lives in the mailbox.
+class Pruner:
+    """Pruner one after the other, for one generation; lives in the mailbox.
 
-    Checkpoints may complete faster than files can be deleted. What is asked for while a retirement is under way, or was
-    until just now, waits, and only the newest horizon is kept: what may go by an older one may go by it too.
+    Checkpoints may complete faster than files can be deleted. What is asked for while a pruning is under way, or was
+    until just now, waits, and only the newest bound is kept: what may go by an older one may go by it too.
     """
 
     def __init__(self, store: Store, directory: Directory, background: Background, timers: Timers) -> None:
@@ -66,9 +66,9 @@ class Retirements:
         self._timers = timers
         self._is_under_way = False
         self._is_pausing = False
-        self._waiting: Horizon | None = None
-        self._last: Horizon | None = None
-        """The horizon at the end of the pipeline, for the retirement that was under way then."""
+        self._waiting: RetentionBound | None = None
+        self._last: RetentionBound | None = None
+        """The bound at the end of the pipeline, for the pruning that was under way then."""
         self._takes_last = False
         self._lock = threading.Lock()
         """Guards these two: nobody reads the mailbox of a pipeline that has ended, so the thread itself goes on."""
@@ -79,9 +79,9 @@ class Retirements:
         # One that fails is made up for by the next generation.
         self._background.submit(lambda: sweep(store, first), lambda _: None)
 
-    def ask(self, horizon: Horizon) -> None:
-        """Delete what may go by `horizon`, now or after the retirement before it and a pause."""
-        self._waiting = horizon
+    def ask(self, bound: RetentionBound) -> None:
+        """Delete what may go by `bound`, now or after the pruning before it and a pause."""
+        self._waiting = bound
         self._begin()
 
     def finish(self) -> None:
@@ -100,27 +100,27 @@ class Retirements:
         self._waiting = None
 
     def _begin(self) -> None:
-        horizon = self._waiting
-        if horizon is None or self._is_under_way or self._is_pausing:
+        bound = self._waiting
+        if bound is None or self._is_under_way or self._is_pausing:
             return
         self._waiting = None
         self._is_under_way = True
         self._takes_last = True
-        self._background.submit(lambda: self._retire(horizon), self._on_over)
+        self._background.submit(lambda: self._prune(bound), self._on_over)
 
-    def _retire(self, horizon: Horizon) -> int:
+    def _prune(self, bound: RetentionBound) -> int:
         """Runs in the background."""
-        next_one: Horizon | None = horizon
+        next_one: RetentionBound | None = bound
         count = 0
         try:
             while next_one is not None:
-                count += retire(self._store, self._directory, next_one)
+                count += prune(self._store, self._directory, next_one)
                 next_one = self._take_last()
         finally:
             self._takes_last = False
         return count
 
-    def _take_last(self) -> Horizon | None:
+    def _take_last(self) -> RetentionBound | None:
         with self._lock:
             last, self._last = self._last, None
             self._takes_last = last is not None

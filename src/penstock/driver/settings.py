@@ -17,11 +17,11 @@ class SupervisorSettings:
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     restore: RestoreOptions = field(default_factory=RestoreOptions)
     silence_ms_max: int = 10_000
-    """A worker that was not heard of for so long counts as dead."""
+    """A worker that has been silent for this long counts as dead."""
     start_ms_max: int = 120_000
     """Time for a worker to be heard of for the first time, from when there are slots for all of them; and the time
     that a pipeline waits for those slots."""
-    claim_ms_max: int = 120_000
+    takeover_ms_max: int = 120_000
     """A takeover fails if neither the store nor a sink's `sweep` has answered for this long. How long it takes
     altogether is not limited: it reads the whole of the checkpoint."""
     stuck_ms_max: int = 600_000

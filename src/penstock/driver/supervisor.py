@@ -1,15 +1,15 @@
 """The supervisor: keeps a pipeline running, one attempt after the other, until it is finished or given up.
 
-An attempt is one generation: take the directory over, start a gang of workers from the newest valid checkpoint,
+An attempt is one generation: take the directory over, start the workers from the newest valid checkpoint,
 coordinate, and when anything fails, stop all of it and begin the next one. Whatever failed, the way is the same.
-Failures are noticed by the gang (Spark says that a task died), by a worker's own word, and by silence.
+Failures are noticed by the worker group (Spark says that a task died), by a worker's own word, and by silence.
 
-Code of users and of stores may hang. Each attempt therefore has a background and a view of the store of its own, closed
-when it ends (`AttemptStore`): whatever hangs, the next takeover does not wait behind it. A takeover of which nothing is
-heard for `claim_ms_max` is a failure of the attempt like any other. Of a takeover that was given up, one call may
-still take effect. That does no harm: a reservation that it creates late is either seen by the next takeover, or has the
-same id, generation and token as the next one's, and then it is the same file; a void marker is one that the next
-takeover creates too.
+Code of users and of stores may hang. Each attempt therefore has its own background and its own view of the store,
+closed when it ends (`AttemptStore`): whatever hangs, the next takeover does not wait behind it. A takeover
+that is silent for `takeover_ms_max` is a failure of the attempt like any other. Of a takeover that was given up, one
+call may still take effect. That does no harm: a reservation that it creates late is either seen by the next takeover,
+or has the same id, generation and token as the next one's, and then it is the same file; a tombstone is one that
+the next takeover creates too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.driver.phases import HoldUp, Phase, Progress, Startup
 from penstock.driver.reminders import Reminders
 from penstock.driver.requests import Requests
 from penstock.driver.settings import SupervisorSettings
-from penstock.driver.takeover import Claimed, take_over
+from penstock.driver.takeover import Ownership, take_over
 from penstock.errors import (
     FencedError,
     JobFailed,
@@ -53,7 +53,7 @@ from penstock.mailbox.timers import Timers
 from penstock.protocol.coordinator.events import FailJob, Finish, RequestDeclined, RequestResult, StopFenced
 from penstock.protocol.coordinator.state import RequestKind
 from penstock.protocol.declines import DeclineReason
-from penstock.protocol.history import AttemptRecord
+from penstock.protocol.history import CheckpointRecord
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.ownership import Reservation
 from penstock.protocol.restart import GiveUp, RestartAfter, counted, decide_restart
@@ -63,13 +63,13 @@ from penstock.user_code import same_failure
 _log = logging.getLogger("penstock")
 
 
-class Gang(Protocol):
+class WorkerGroup(Protocol):
     """Starts and ends the workers of an attempt: a Spark job, or the simulator."""
 
     def launch(
         self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None, reservation: Reservation
     ) -> None:
-        """Start all workers. Returns at once; what goes wrong is reported to `Supervisor.on_gang_failed`.
+        """Start all workers. Returns at once; what goes wrong is reported to `Supervisor.on_workers_lost`.
 
         `reservation` is the file by which a worker knows the directory of this driver (`worker.shared`).
         """
@@ -81,14 +81,14 @@ class Gang(Protocol):
 
 
 class Supervisor:
-    """Runs one pipeline. Driven from outside like a worker: `deliver`, `timers`, and reports of the gang."""
+    """Runs one pipeline. Driven from outside like a worker: `deliver`, `timers`, and reports of the worker group."""
 
     def __init__(
         self,
         plan: PhysicalPlan,
         settings: SupervisorSettings,
         committers: Mapping[OperatorName, Committer] | Committers,
-        gang: Gang,
+        worker_group: WorkerGroup,
         clock: Clock,
         transport: Transport,
         background: Background,
@@ -107,9 +107,9 @@ class Supervisor:
         self._plan = plan
         self._settings = settings
         if not isinstance(committers, Committers):
-            committers = Committers(committers, clock, sweep_wait_ms=settings.claim_ms_max)
+            committers = Committers(committers, clock, discard_wait_ms=settings.takeover_ms_max)
         self._committers = committers
-        self._gang = gang
+        self._worker_group = worker_group
         self._clock = clock
         self._transport = transport
         self._attempt_background = attempt_background or (lambda: Shared(background))
@@ -124,7 +124,7 @@ class Supervisor:
         self.error: Exception | None = None
         self.coordinator: Coordinator | None = None
         self.restarts = 0
-        self._history: tuple[AttemptRecord, ...] = ()
+        self._history: tuple[CheckpointRecord, ...] = ()
         self._requests = Requests()
         self._failures_at_ms: tuple[int, ...] = ()
         self._attempt: Attempt | None = None
@@ -142,16 +142,16 @@ class Supervisor:
         self.observations = Observations(plan, clock, tell)
 
     @property
-    def history(self) -> tuple[AttemptRecord, ...]:
+    def history(self) -> tuple[CheckpointRecord, ...]:
         """The last checkpoints of all attempts: a restart must not hide why it happened. Newest last."""
         current = self.coordinator.history if self.coordinator is not None else ()
         return (*self._history, *current)[-self._settings.policy.history_max :]
 
     @property
-    def checkpoints(self) -> tuple[AttemptRecord, ...]:
+    def checkpoints(self) -> tuple[CheckpointRecord, ...]:
         """The history and the attempts in progress, with the times that people know. Newest last."""
         coordinator = self.coordinator
-        records = (*self.history, *(coordinator.attempts_under_way if coordinator is not None else ()))
+        records = (*self.history, *(coordinator.checkpoints_under_way if coordinator is not None else ()))
         return tuple(sorted((dated(each, self._clock) for each in records), key=lambda record: record.checkpoint))
 
     @property
@@ -184,8 +184,8 @@ class Supervisor:
         store, committers, token, has_owned = attempt.store, self._committers, self._token, self._has_owned
         shape, former_names, options = self._plan.shape(), self._plan.former_names(), self._settings.restore
 
-        def work() -> Claimed:
-            claimed = take_over(
+        def work() -> Ownership:
+            ownership = take_over(
                 store,
                 shape,
                 token=token,
@@ -194,17 +194,17 @@ class Supervisor:
                 options=options,
                 former_names=former_names,
             )
-            committers.admit(claimed.generation)
-            if claimed.recommit is None:
-                committers.sweep(claimed.generation)
-            return claimed
+            committers.admit(ownership.generation)
+            if ownership.recommit is None:
+                committers.discard_uncommitted(ownership.generation)
+            return ownership
 
-        attempt.background.submit(work, lambda claimed: self._on_claimed(attempt, claimed))
-        self._watch_claim(attempt)
+        attempt.background.submit(work, lambda ownership: self._on_taken_over(attempt, ownership))
+        self._watch_takeover(attempt)
 
-    def _watch_claim(self, attempt: Attempt) -> None:
+    def _watch_takeover(self, attempt: Attempt) -> None:
         """Look every now and then whether the takeover has come further."""
-        limit_ms = self._settings.claim_ms_max
+        limit_ms = self._settings.takeover_ms_max
         returned, since_ms = attempt.store.returned, self._clock.now_ms()
 
         def look() -> None:
@@ -223,28 +223,28 @@ class Supervisor:
 
         self.timers.after(max(1, limit_ms // 4), look)
 
-    def _on_claimed(self, attempt: Attempt, claimed: Claimed | Exception) -> None:
+    def _on_taken_over(self, attempt: Attempt, ownership: Ownership | Exception) -> None:
         if self.has_ended or self._attempt is not attempt:
             return
-        if isinstance(claimed, RestoreError | FencedError):
+        if isinstance(ownership, RestoreError | FencedError):
             # Trying again cannot help: what is on disk, or somebody else, must change first.
-            self._give_up(claimed)
+            self._give_up(ownership)
             return
-        if isinstance(claimed, StorageError):
+        if isinstance(ownership, StorageError):
             # Not a word about the checkpoints: those may all be well.
-            text = f"the checkpoint directory could not be read or written while it was taken over: {claimed}"
-            claimed = StorageError(text)
-        if isinstance(claimed, Exception):
-            self._failed(claimed)
+            text = f"the checkpoint directory could not be read or written while it was taken over: {ownership}"
+            ownership = StorageError(text)
+        if isinstance(ownership, Exception):
+            self._failed(ownership)
             return
         self._has_owned = True
-        self._log_start(claimed)
-        self._newest = NO_CHECKPOINT if claimed.manifest is None else claimed.manifest.checkpoint
-        self._begin_workers(restores=claimed.manifest is not None)
-        self.observations.begin_attempt(claimed.generation, claimed.manifest)
+        self._log_start(ownership)
+        self._newest = NO_CHECKPOINT if ownership.manifest is None else ownership.manifest.checkpoint
+        self._begin_workers(restores=ownership.manifest is not None)
+        self.observations.begin_attempt(ownership.generation, ownership.manifest)
         self.coordinator = Coordinator(
             self._plan,
-            claimed,
+            ownership,
             self._settings.policy,
             self._committers,
             self._clock,
@@ -257,9 +257,9 @@ class Supervisor:
             self.observations.checkpoint_ended,
             self._story,
         )
-        self._gang.launch(claimed.generation, self._plan, claimed.manifest, claimed.reservation)
+        self._worker_group.launch(ownership.generation, self._plan, ownership.manifest, ownership.reservation)
         self._requests.pass_on(self.coordinator)
-        self._watch(claimed.generation)
+        self._watch(ownership.generation)
 
     def _begin_workers(self, *, restores: bool) -> None:
         settings = self._settings
@@ -267,12 +267,12 @@ class Supervisor:
         self._signs = SignsOfLife(self._workers, self._clock, settings.start_ms_max, settings.silence_ms_max)
         self._reminders = Reminders(settings.silence_ms_max)
 
-    def _log_start(self, claimed: Claimed) -> None:
-        for skipped in claimed.skipped:
+    def _log_start(self, ownership: Ownership) -> None:
+        for skipped in ownership.skipped:
             what = f"checkpoint {skipped.checkpoint} passed over: {skipped.reason}"
             _log.warning("pipeline %s: %s", self._plan.name, what)
-        start = "from nothing" if claimed.manifest is None else f"from checkpoint {claimed.manifest.checkpoint}"
-        _log.info("pipeline %s: generation %d starts %s", self._plan.name, claimed.generation, start)
+        start = "from nothing" if ownership.manifest is None else f"from checkpoint {ownership.manifest.checkpoint}"
+        _log.info("pipeline %s: generation %d starts %s", self._plan.name, ownership.generation, start)
 
     def _watch(self, generation: Generation) -> None:
         """Look every now and then whether every worker was heard of."""
@@ -325,7 +325,7 @@ class Supervisor:
         if worker is not None and not isinstance(frame, HelloFrame):
             self._signs.heard(worker)
         if self._startup.hold_up is not None:
-            self.on_gang_held_up(frame.generation, None)
+            self.on_workers_held_up(frame.generation, None)
         self._startup.heard(frame)
         self._has_run = self._has_run or self._startup.is_complete
         if isinstance(frame, BusyFrame):
@@ -357,8 +357,8 @@ class Supervisor:
             cure = "its other work and all checkpoints wait for that; use smaller batches, or map_async"
             _log.warning("pipeline %s: %s; %s", self._plan.name, text, cure)
 
-    def on_gang_failed(self, generation: Generation, error: Exception) -> None:
-        """The gang reports that an attempt cannot go on."""
+    def on_workers_lost(self, generation: Generation, error: Exception) -> None:
+        """The worker group reports that an attempt cannot go on."""
         if self.coordinator is None or self.coordinator.generation != generation:
             return
         if isinstance(error, PenstockError) and is_final(type(error)):
@@ -366,8 +366,8 @@ class Supervisor:
         else:
             self._failed(error)
 
-    def on_gang_held_up(self, generation: Generation, hold_up: HoldUp | None) -> None:
-        """The gang reports that there is no room for its workers; None when there is."""
+    def on_workers_held_up(self, generation: Generation, hold_up: HoldUp | None) -> None:
+        """The worker group reports that there is no room for its workers; None when there is."""
         if self.coordinator is None or self.coordinator.generation != generation:
             return
         if hold_up is None:
@@ -384,7 +384,7 @@ class Supervisor:
     def _on_ending(self, ending: Ending) -> None:
         match ending:
             case Finish():
-                # Its store stays open: the last retirement is under way.
+                # Its store stays open: the last pruning is under way.
                 self._end_coordinator(Phase.FINISHED)
                 self.observations.ended(None)
                 self._requests.decline("the pipeline has finished", is_end=True)
@@ -487,4 +487,4 @@ class Supervisor:
         coordinator.stop()
         for worker in self._workers:
             self._transport.send(worker, StopFrame(coordinator.generation))
-        self._gang.cancel(coordinator.generation)
+        self._worker_group.cancel(coordinator.generation)

@@ -1,6 +1,6 @@
 """Taking over a checkpoint directory, and choosing where to start: the blocking part, for the background.
 
-What is decided lies in `protocol.claims`, `protocol.recovery` and `protocol.commit`; here the facts are read from
+What is decided lies in `protocol.ownership`, `protocol.recovery` and `protocol.commit`; here the facts are read from
 the store and the decisions carried out. A store that fails is an error of this takeover and says nothing about the
 checkpoints: the supervisor tries again.
 """
@@ -21,13 +21,13 @@ from penstock.errors import (
 from penstock.ids import CheckpointId, Generation, OperatorName
 from penstock.protocol.commit import CommitPermit, decide_recommit
 from penstock.protocol.manifest import Manifest, PipelineShape, committables_of, segments_of
-from penstock.protocol.manifest.codec import encode_reservation, encode_void
+from penstock.protocol.manifest.codec import encode_reservation, encode_tombstone
 from penstock.protocol.manifest.compatibility import check_fits
 from penstock.protocol.manifest.former_names import with_derived_names
 from penstock.protocol.ownership import (
     Reservation,
     Takeover,
-    Void,
+    Tombstone,
     confirm,
     decide_takeover,
     has_reserved,
@@ -63,7 +63,7 @@ class RestoreOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class Ownership:
     """The directory is ours: this generation may use ids from `first` on, and starts from `manifest`."""
 
     generation: Generation
@@ -88,7 +88,7 @@ def take_over(
     has_committing_sinks: bool,
     options: RestoreOptions | None = None,
     former_names: Mapping[OperatorName, OperatorName] | None = None,
-) -> Claimed:
+) -> Ownership:
     """Own the directory and choose the restore point.
 
     `token` is this driver's own. One that is in the directory already belongs to a driver that restarts: should
@@ -103,9 +103,9 @@ def take_over(
     """
     options = options or RestoreOptions()
     directory = Directory(store)
-    takeover = _claim(store, directory, token, has_owned)
-    for checkpoint in takeover.void:
-        create_or_read(store, paths.manifest(checkpoint), encode_void(Void(checkpoint, takeover.generation)))
+    takeover = _own(store, directory, token, has_owned)
+    for checkpoint in takeover.tombstone:
+        create_or_read(store, paths.manifest(checkpoint), encode_tombstone(Tombstone(checkpoint, takeover.generation)))
     outcomes = _Outcomes(store, directory, lambda manifest: with_derived_names(manifest, shape, former_names or {}))
     committed = frozenset(directory.ids(paths.PathKind.COMMITTED))
 
@@ -119,16 +119,16 @@ def take_over(
     )
     match decision:
         case StartEmpty():
-            return Claimed(takeover.generation, takeover.first, token=token)
+            return Ownership(takeover.generation, takeover.first, token=token)
         case Refuse(reason, _, is_foreign):
             raise (IncompatibleCheckpoint if is_foreign else NoReadableCheckpoint)(reason)
         case RestoreFrom(checkpoint, skipped):
             manifest = outcomes.manifests[checkpoint]
             recommit = decide_recommit(manifest, takeover.generation, is_committed=checkpoint in committed)
-            return Claimed(takeover.generation, takeover.first, manifest, recommit, skipped, token)
+            return Ownership(takeover.generation, takeover.first, manifest, recommit, skipped, token)
 
 
-def _claim(store: Store, directory: Directory, token: str, has_owned: bool) -> Takeover:
+def _own(store: Store, directory: Directory, token: str, has_owned: bool) -> Takeover:
     listing = directory.listing()
     is_restart = has_owned or has_reserved(listing, token)
     for _ in range(_TRIES):
@@ -145,8 +145,8 @@ def _claim(store: Store, directory: Directory, token: str, has_owned: bool) -> T
         if is_ours and (confirmed := confirm(takeover, listing)) is not None:
             return confirmed
     raise FencedError(
-        f"{_TRIES} times somebody else claimed this checkpoint directory first: another driver is starting on it. "
-        f"Stop one of them, or give each pipeline a directory of its own."
+        f"{_TRIES} times somebody else took this checkpoint directory over first: another driver is starting on it. "
+        f"Stop one of them, or give each pipeline its own directory."
     )
 
 
@@ -172,12 +172,12 @@ class _Outcomes:
 
     def _candidate(self, checkpoint: CheckpointId, check: Callable[[Manifest], None]) -> Candidate | None:
         try:
-            outcome = self._directory.manifest_or_void(checkpoint)
+            outcome = self._directory.manifest_or_tombstone(checkpoint)
         except CorruptBlob as error:
             return Candidate(checkpoint, Damaged(str(error)))
         except RestoreError as error:
             return Candidate(checkpoint, Foreign(str(error)))
-        if outcome is None or isinstance(outcome, Void):
+        if outcome is None or isinstance(outcome, Tombstone):
             return None
         self.manifests[checkpoint] = outcome = self._named(outcome)
         has_committables = bool(committables_of(outcome))

@@ -42,7 +42,7 @@ class Joining:
             return taken
         schema, rows, size = item.batch.schema, item.batch.num_rows, item.size
         for channel in (first, *others):
-            if channel.backlog is not None or channel.channel.edge.input != first.channel.edge.input:
+            if channel.recovered is not None or channel.channel.edge.input != first.channel.edge.input:
                 continue
             while channel.is_readable and isinstance(front := channel.queue[0], BatchItem):
                 rows += front.batch.num_rows

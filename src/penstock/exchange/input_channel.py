@@ -1,7 +1,7 @@
 """The receiving end of a channel: a queue, and what of it belongs to a checkpoint.
 
 The queue is bounded by the credit that was granted; of watermarks, which need none, only the last one of several in a
-row is kept. What was recovered is read before it, from the backlog.
+row is kept. What was recovered is read before it, from the recovered channel.
 Everything here is a list of references to immutable batches: capturing copies nothing.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from penstock.exchange.items import BarrierItem, BatchItem, Captured, EndItem, Item, WatermarkItem, append
-from penstock.exchange.recovered_channel import Backlog
+from penstock.exchange.recovered_channel import RecoveredChannel
 from penstock.graph.physical import Channel
 from penstock.ids import CheckpointId
 from penstock.model.event_time import MIN_WATERMARK
@@ -21,7 +21,6 @@ class InputChannel:
     """One input channel of a subtask."""
 
     __slots__ = (
-        "backlog",
         "blocked",
         "capturing",
         "channel",
@@ -35,14 +34,15 @@ class InputChannel:
         "queue_us_target",
         "queued_batches",
         "queued_bytes",
+        "recovered",
         "watermark",
     )
 
     def __init__(
-        self, channel: Channel, window_bytes: int, window_bytes_min: int = 1, queue_us_target: int = 0
+        self, channel: Channel, credit_limit_bytes: int, credit_limit_bytes_min: int = 1, queue_us_target: int = 0
     ) -> None:
         self.channel = channel
-        self.credit = ReceiverCredit(window_bytes, window_bytes_min)
+        self.credit = ReceiverCredit(credit_limit_bytes, credit_limit_bytes_min)
         self.queue_us_target = queue_us_target
         """For how long records should wait here at most; 0 for a window that stays as it is."""
         self.queue: deque[Item] = deque()
@@ -58,7 +58,7 @@ class InputChannel:
         self.blocked = False
         self.held = False
         """Whether its next records must wait for older ones of the same edge on other channels."""
-        self.backlog: Backlog | None = None
+        self.recovered: RecoveredChannel | None = None
         """Recovered records that come before everything in the queue (I2); None when all are processed."""
         self.listed = False
         """Whether the subtask has it on its list of channels to read."""
@@ -69,17 +69,17 @@ class InputChannel:
     def is_readable(self) -> bool:
         if self.blocked or self.held:
             return False
-        return bool(self.queue) if self.backlog is None else self.backlog.is_loaded
+        return bool(self.queue) if self.recovered is None else self.recovered.is_loaded
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits here, whether it may be read or not."""
-        return not self.queue and self.backlog is None and not self.in_hand
+        return not self.queue and self.recovered is None and not self.in_hand
 
     @property
     def is_at_front(self) -> bool:
         """Whether nothing is in front of the queue that must be processed before its first item."""
-        return not (self.blocked or self.backlog or self.in_hand)
+        return not (self.blocked or self.recovered or self.in_hand)
 
     def receive(self, item: Item) -> None:
         """Queue what has arrived; on a late channel it is channel state as well."""

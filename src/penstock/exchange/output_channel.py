@@ -66,7 +66,7 @@ class OutputChannel:
         *,
         to: WorkerId,
         generation: Generation,
-        window_bytes: int,
+        credit_limit_bytes: int,
         bytes_max: int,
         transport: Transport,
         clock: Clock,
@@ -77,7 +77,7 @@ class OutputChannel:
         self.channel = channel
         self.to = to
         self.generation = generation
-        self.credit = SenderCredit(window_bytes)
+        self.credit = SenderCredit(credit_limit_bytes)
         self.bytes_max = bytes_max
         self.transport = transport
         self.clock = clock
@@ -120,15 +120,15 @@ class OutputChannel:
         self.pump(is_new=barrier.checkpoint)
         return item not in self.queue
 
-    def grant(self, granted: int, window_bytes: int) -> None:
-        self.credit.grant(granted, window_bytes)
+    def grant(self, granted: int, credit_limit_bytes: int) -> None:
+        self.credit.grant(granted, credit_limit_bytes)
         self.pump()
         self._note_if_full()
 
     def _note_if_full(self) -> None:
         # In front of a slow receiver as little should wait here as there: a batch that is as large as it should be.
         # An empty queue is never full, however small the window: nobody would tell when there is room again.
-        if self.queued_bytes >= max(1, min(self.bytes_max, self.credit.window_bytes // 2)):
+        if self.queued_bytes >= max(1, min(self.bytes_max, self.credit.credit_limit_bytes // 2)):
             self.full.add(self.channel.id)
         else:
             self.full.discard(self.channel.id)

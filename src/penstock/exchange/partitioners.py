@@ -28,7 +28,7 @@ from penstock.protocol.manifest import Partitioning
 Split: TypeAlias = list[tuple[int, pa.RecordBatch]]
 """Receiver and its batch, in the order of the receivers."""
 
-_SCANNED_RECEIVERS = 4  # up to so many, one scan per receiver is faster than sorting
+_SCANNED_RECEIVERS = 4  # up to this number, one scan per receiver is faster than sorting
 
 
 def split_by_receiver(batch: pa.RecordBatch, receivers_of_rows: npt.NDArray[Any], n: int) -> Split:

@@ -66,7 +66,7 @@ class Entry:
         return self.pieces is None and not self.is_loading
 
 
-class Backlog:
+class RecoveredChannel:
     """The recovered data of one channel, oldest first."""
 
     __slots__ = ("_entries",)

@@ -48,10 +48,10 @@ class Router:
         Rows of a hash exchange are spread over all receivers, elsewhere one of them gets the whole batch.
         """
         if self._batch_bytes_max is None and self._routes:
-            self._batch_bytes_max = max(1, min(route.window_bytes for route in self._routes) // 2)
+            self._batch_bytes_max = max(1, min(route.credit_limit_bytes for route in self._routes) // 2)
         return self._batch_bytes_max
 
-    def windows_changed(self) -> None:
+    def credit_limits_changed(self) -> None:
         self._batch_bytes_max = None
 
     def emit(self, batch: pa.RecordBatch) -> None:
@@ -82,8 +82,8 @@ class _Route:
         self._may_share = False
 
     @property
-    def window_bytes(self) -> int:
-        windows = [output.credit.window_bytes for output in self._receivers.values()]
+    def credit_limit_bytes(self) -> int:
+        windows = [output.credit.credit_limit_bytes for output in self._receivers.values()]
         return sum(windows) if isinstance(self._partitioner, HashPartitioner) else min(windows)
 
     def send(self, batch: pa.RecordBatch) -> None:

@@ -113,7 +113,7 @@ class Encoder:
     def _encode_batch(self, header: bytes, frame: BatchFrame) -> Parts:
         schema = frame.batch.schema
         if _has_dictionaries(schema):
-            # Dictionaries travel with their stream, so such a batch is one of its own.
+            # Dictionaries travel with their stream, so such a batch is a stream by itself.
             return [header + _COST.pack(frame.cost, 0xFFFFFFFF), encode_batches([frame.batch])]
         if self._schemas.get(frame.channel) is schema or self._schemas.get(frame.channel) == schema:
             return [header + _COST.pack(frame.cost, 0), frame.batch.serialize()]

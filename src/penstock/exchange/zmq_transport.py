@@ -263,7 +263,7 @@ class RealClock:
     def __init__(self) -> None:
         self._own_us = 0
         self._schedule: int | None = None
-        """What Linux says about when this thread has run: an open file, -1 where there is none."""
+        """What Linux says about when this thread has run: an open file, or -1 where Linux says nothing."""
 
     def now_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000

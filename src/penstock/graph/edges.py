@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.errors import PipelineError
-from penstock.graph.logical import Link, Node
+from penstock.graph.logical import LogicalEdge, Node
 from penstock.ids import MAIN_OUTPUT, OperatorName
 from penstock.protocol.manifest import Partitioning
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class OutputPort:
     """An operator's output, and how its records are to travel on; None leaves that to `resolved`."""
 
     operator: OperatorName
@@ -25,39 +25,39 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """A link as it was asked for."""
+class PendingEdge:
+    """An edge as the user asked for it."""
 
-    end: End
+    port: OutputPort
     downstream: OperatorName
     input: int
 
 
-def side_ends(nodes: Sequence[Node], ends: Sequence[End], output: str, cure: str) -> tuple[End, ...]:
-    """A side output of the operators whose main outputs the `ends` are."""
+def side_ports(nodes: Sequence[Node], ports: Sequence[OutputPort], output: str, cure: str) -> tuple[OutputPort, ...]:
+    """A side output of the operators whose main outputs the `ports` are."""
     by_name = {node.name: node for node in nodes}
-    for end in ends:
-        if end.output != MAIN_OUTPUT or output not in by_name[end.operator].side_outputs:
+    for port in ports:
+        if port.output != MAIN_OUTPUT or output not in by_name[port.operator].side_outputs:
             raise PipelineError(
-                f"{output}(): '{end.operator}' has no such output. Call it on the stream of the source or operator "
+                f"{output}(): '{port.operator}' has no such output. Call it on the stream of the source or operator "
                 f"that has one, and {cure}"
             )
-    return tuple(End(end.operator, output=output) for end in ends)
+    return tuple(OutputPort(port.operator, output=output) for port in ports)
 
 
-def resolved(nodes: Sequence[Node], wishes: Sequence[Wish]) -> Iterator[Link]:
-    """The links, with a partitioning for each: the user's, or the one that fits best."""
+def resolved(nodes: Sequence[Node], pending_edges: Sequence[PendingEdge]) -> Iterator[LogicalEdge]:
+    """The edges, with a partitioning for each: the user's, or the one that fits best."""
     by_name = {node.name: node for node in nodes}
-    outputs = Counter((wish.end.operator, wish.end.output) for wish in wishes)
-    inputs = Counter(wish.downstream for wish in wishes)
-    for wish in wishes:
-        upstream, output, partitioning = wish.end.operator, wish.end.output, wish.end.partitioning
+    outputs = Counter((pending.port.operator, pending.port.output) for pending in pending_edges)
+    inputs = Counter(pending.downstream for pending in pending_edges)
+    for pending in pending_edges:
+        upstream, output, partitioning = pending.port.operator, pending.port.output, pending.port.partitioning
         if partitioning is None:
-            sender, receiver = by_name[upstream], by_name[wish.downstream]
+            sender, receiver = by_name[upstream], by_name[pending.downstream]
             # The main output goes on within the chain, wherever the side outputs go: there splits are told apart.
-            is_alone = output == MAIN_OUTPUT and outputs[upstream, output] == 1 and inputs[wish.downstream] == 1
+            is_alone = output == MAIN_OUTPUT and outputs[upstream, output] == 1 and inputs[pending.downstream] == 1
             partitioning = fitting(sender, receiver, is_alone and sender.chainable_after and receiver.chainable)
-        yield Link(upstream, wish.downstream, partitioning, wish.input, wish.end.key, output)
+        yield LogicalEdge(upstream, pending.downstream, partitioning, pending.input, pending.port.key, output)
 
 
 def fitting(sender: Node, receiver: Node, can_chain: bool) -> Partitioning:

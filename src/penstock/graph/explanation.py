@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from penstock.connectors.sink import Sink
 from penstock.graph.logical import Keeps, Node
-from penstock.graph.physical import Chain, Edge, PhysicalPlan
+from penstock.graph.physical import Chain, PhysicalEdge, PhysicalPlan
 from penstock.ids import MAIN_OUTPUT
 from penstock.protocol.manifest import Partitioning
 from penstock.protocol.manifest.compatibility import AGGREGATES, EVENT_TIME_COLUMN
@@ -50,7 +50,7 @@ def _chain_lines(plan: PhysicalPlan, chain: Chain, number: int, parallelism: int
     return [head, *(f"  {_name(node):<{width}}  {_described(node, chain)}" for node in chain.nodes)]
 
 
-def _edge_line(plan: PhysicalPlan, edge: Edge, to: int, parallelism: int | None) -> str:
+def _edge_line(plan: PhysicalPlan, edge: PhysicalEdge, to: int, parallelism: int | None) -> str:
     way = f"by key ({', '.join(edge.key)})" if edge.key else _WAYS[edge.partitioning]
     if parallelism is not None:
         channels = sum(channel.edge.id == edge.id for channel in plan.channels)

@@ -1,6 +1,6 @@
 """The logical graph: a pipeline as its user described it, before parallelism and chains are settled.
 
-Nodes are sources, operators and sinks, links say how records travel between them. The graph is checked as
+Nodes are sources, operators and sinks; edges say how records travel between them. The graph is checked as
 a whole by `check`, before anything is started; every error names the operator and the cure.
 """
 
@@ -72,7 +72,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LogicalEdge:
     """Records travel from an output of `upstream` to input number `input` of `downstream`."""
 
     upstream: OperatorName
@@ -83,7 +83,7 @@ class Link:
     output: str = MAIN_OUTPUT
 
     @property
-    def edge(self) -> EdgeId:
+    def id(self) -> EdgeId:
         return EdgeId(self.upstream, self.downstream, self.input)
 
 
@@ -93,7 +93,7 @@ class Graph:
 
     name: str
     nodes: tuple[Node, ...]
-    links: tuple[Link, ...]
+    edges: tuple[LogicalEdge, ...]
     max_parallelism: int = MAX_PARALLELISM_DEFAULT
     _by_name: dict[OperatorName, Node] = field(init=False, repr=False, compare=False, default_factory=dict)
 
@@ -103,29 +103,29 @@ class Graph:
     def node(self, name: OperatorName) -> Node:
         return self._by_name[name]
 
-    def into(self, name: OperatorName) -> list[Link]:
-        return sorted((link for link in self.links if link.downstream == name), key=lambda link: link.input)
+    def into(self, name: OperatorName) -> list[LogicalEdge]:
+        return sorted((edge for edge in self.edges if edge.downstream == name), key=lambda edge: edge.input)
 
-    def out_of(self, name: OperatorName, output: str = MAIN_OUTPUT) -> list[Link]:
-        return [link for link in self.links if link.upstream == name and link.output == output]
+    def out_of(self, name: OperatorName, output: str = MAIN_OUTPUT) -> list[LogicalEdge]:
+        return [edge for edge in self.edges if edge.upstream == name and edge.output == output]
 
-    def all_out_of(self, name: OperatorName) -> list[Link]:
-        return [link for link in self.links if link.upstream == name]
+    def all_out_of(self, name: OperatorName) -> list[LogicalEdge]:
+        return [edge for edge in self.edges if edge.upstream == name]
 
 
 def renamed(graph: Graph, names: Mapping[OperatorName, OperatorName]) -> Graph:
     """The same graph with other names."""
     nodes = tuple(replace(node, name=names[node.name]) for node in graph.nodes)
-    links = tuple(
-        replace(link, upstream=names[link.upstream], downstream=names[link.downstream]) for link in graph.links
+    edges = tuple(
+        replace(edge, upstream=names[edge.upstream], downstream=names[edge.downstream]) for edge in graph.edges
     )
-    return Graph(graph.name, nodes, links, graph.max_parallelism)
+    return Graph(graph.name, nodes, edges, graph.max_parallelism)
 
 
 def check(graph: Graph) -> None:
     """Raise `PipelineError` for the first thing that cannot work."""
     _check_names(graph)
-    _check_links(graph)
+    _check_edges(graph)
     _check_shape(graph)
     _check_directories(graph)
     _check_parallelism(graph)
@@ -139,27 +139,27 @@ def _check_names(graph: Graph) -> None:
     for name, count in Counter(node.name for node in graph.nodes).items():
         if count > 1:
             raise PipelineError(
-                f"{count} operators are named '{name}': give each a name of its own, state is found by it"
+                f"{count} operators are named '{name}': give each its own name, because state is found by it"
             )
         if not name.strip():
             raise PipelineError("an operator has an empty name: give it one, state is found by it")
 
 
-def _check_links(graph: Graph) -> None:
+def _check_edges(graph: Graph) -> None:
     names = {node.name for node in graph.nodes}
-    for link in graph.links:
-        for end in (link.upstream, link.downstream):
+    for edge in graph.edges:
+        for end in (edge.upstream, edge.downstream):
             if end not in names:
                 raise PipelineError(
-                    f"the edge {link.edge} names '{end}', which is not an operator of this pipeline: "
+                    f"the edge {edge.id} names '{end}', which is not an operator of this pipeline: "
                     f"add it, or correct the name"
                 )
-        if link.partitioning is Partitioning.HASH and not link.key:
-            raise PipelineError(f"the edge {link.edge} is keyed but names no key column: call key_by with at least one")
-    for edge, count in Counter(link.edge for link in graph.links).items():
+        if edge.partitioning is Partitioning.HASH and not edge.key:
+            raise PipelineError(f"the edge {edge.id} is keyed but names no key column: call key_by with at least one")
+    for id, count in Counter(edge.id for edge in graph.edges).items():
         if count > 1:
             raise PipelineError(
-                f"the edge {edge} occurs {count} times: a stream can be connected to an input once. Put a map in "
+                f"the edge {id} occurs {count} times: a stream can be connected to an input once. Put a map in "
                 f"front of the second one, if it is a side output"
             )
 
@@ -189,14 +189,14 @@ def _check_directories(graph: Graph) -> None:
             continue
         if directory in writers:
             raise PipelineError(
-                f"the sinks '{writers[directory]}' and '{node.name}' both write to {directory}: give each a directory "
-                f"of its own, or join the streams with union in front of one sink"
+                f"the sinks '{writers[directory]}' and '{node.name}' both write to {directory}: give each its own "
+                f"directory, or join the streams with union in front of one sink"
             )
         writers[directory] = node.name
 
 
 def _check_side_outputs(graph: Graph, node: Node) -> None:
-    read = {link.output for link in graph.all_out_of(node.name)} - {MAIN_OUTPUT}
+    read = {edge.output for edge in graph.all_out_of(node.name)} - {MAIN_OUTPUT}
     for output in sorted(read - set(node.side_outputs)):
         raise PipelineError(f"'{node.name}' has no output '{output}', and a stream reads it")
     for output in node.side_outputs:
@@ -237,7 +237,7 @@ def _endless_source(graph: Graph, name: OperatorName) -> OperatorName | None:
     source = graph.node(name).source
     if source is not None:
         return name if source.is_endless else None
-    upstream = (_endless_source(graph, link.upstream) for link in graph.into(name))
+    upstream = (_endless_source(graph, edge.upstream) for edge in graph.into(name))
     return next((found for found in upstream if found is not None), None)
 
 
@@ -250,10 +250,10 @@ def topological(graph: Graph) -> Iterable[Node]:
         node = ready.pop(0)
         done += 1
         yield node
-        for link in graph.all_out_of(node.name):
-            waiting[link.downstream] -= 1
-            if waiting[link.downstream] == 0:
-                ready.append(graph.node(link.downstream))
+        for edge in graph.all_out_of(node.name):
+            waiting[edge.downstream] -= 1
+            if waiting[edge.downstream] == 0:
+                ready.append(graph.node(edge.downstream))
     if done < len(graph.nodes):
         stuck = sorted(name for name, count in waiting.items() if count > 0)
         raise PipelineError(f"the pipeline has a cycle through {', '.join(stuck)}: streams must flow one way")

@@ -90,10 +90,10 @@ class _Naming:
     def _stands_on(self, node: Node) -> list[object]:
         """By input: its keys, and the sources and keyed operators that its records come from."""
         inputs: dict[int, tuple[set[tuple[str, ...]], set[OperatorName]]] = {}
-        for link in self._graph.into(node.name):
-            keys, bases = inputs.setdefault(link.input, (set(), set()))
-            keys.add(link.key)
-            bases |= self._bases[link.upstream]
+        for edge in self._graph.into(node.name):
+            keys, bases = inputs.setdefault(edge.input, (set(), set()))
+            keys.add(edge.key)
+            bases |= self._bases[edge.upstream]
         return [[number, sorted(keys), sorted(bases)] for number, (keys, bases) in sorted(inputs.items())]
 
     def _stateful_identities(self) -> list[Callable[[Node], Identity]]:
@@ -118,14 +118,14 @@ class _Naming:
         ]
 
     def _inputs_of(self, node: Node) -> list[tuple[OperatorName, int, tuple[str, ...]]]:
-        return sorted((link.upstream, link.input, link.key) for link in self._graph.into(node.name))
+        return sorted((edge.upstream, edge.input, edge.key) for edge in self._graph.into(node.name))
 
     def _leads_to(self, name: OperatorName) -> set[OperatorName]:
         """The next operators behind it that have a name already."""
         found: set[OperatorName] = set()
-        for link in self._graph.out_of(name):
-            behind = self._names.get(link.downstream)
-            found |= self._leads_to(link.downstream) if behind is None else {behind}
+        for edge in self._graph.out_of(name):
+            behind = self._names.get(edge.downstream)
+            found |= self._leads_to(edge.downstream) if behind is None else {behind}
         return found
 
     # --- names ---
@@ -172,7 +172,7 @@ class _Naming:
         """A part of the identity that people can read."""
         if not self._is_base(node) and node.sink is None:
             return ""
-        keys = "_".join(column for link in self._graph.into(node.name)[:1] for column in link.key)
+        keys = "_".join(column for edge in self._graph.into(node.name)[:1] for column in edge.key)
         text = dict(node.definition).get(node.kind) or keys
         text = re.sub(r"\W+", "_", text)[:_HINT_LENGTH].strip("_")
         return f"-{text}" if text else ""
@@ -210,7 +210,7 @@ class _Naming:
     def _outgoing(self, node: Node) -> frozenset[OperatorName]:
         if self._is_base(node):
             return frozenset([self._names[node.name]])
-        return frozenset().union(*(self._bases[link.upstream] for link in self._graph.into(node.name)))
+        return frozenset().union(*(self._bases[edge.upstream] for edge in self._graph.into(node.name)))
 
 
 def _text(identity: object) -> str:

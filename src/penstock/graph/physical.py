@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from penstock.columnar.schema_diff import type_text
 from penstock.errors import PipelineError
-from penstock.graph.logical import Graph, Link, Node, check, topological
+from penstock.graph.logical import Graph, LogicalEdge, Node, check, topological
 from penstock.ids import MAIN_OUTPUT, ChannelId, EdgeId, OperatorName, SubtaskId, WorkerId
 from penstock.protocol.key_groups import key_groups_of
 from penstock.protocol.manifest import EdgeShape, OperatorShape, Partitioning, PipelineShape, RecordShape
@@ -27,8 +27,8 @@ _NEVER_OVERTAKEN = frozenset({Partitioning.FORWARD, Partitioning.BROADCAST})
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
-    """A link between two chains."""
+class PhysicalEdge:
+    """An edge between two chains."""
 
     id: EdgeId
     upstream: OperatorName
@@ -51,7 +51,7 @@ class Channel:
     """One sender's way to one receiver on an edge; keeps its order."""
 
     id: ChannelId
-    edge: Edge
+    edge: PhysicalEdge
     sender: SubtaskId
     receiver: SubtaskId
 
@@ -77,7 +77,7 @@ class PhysicalPlan:
 
     name: str
     chains: dict[OperatorName, Chain]
-    edges: tuple[Edge, ...]
+    edges: tuple[PhysicalEdge, ...]
     channels: tuple[Channel, ...]
     workers: int
     max_parallelism: int
@@ -146,19 +146,19 @@ def plan(graph: Graph, parallelism: int, workers: int | None = None) -> Physical
         raise PipelineError(f"the parallelism is {parallelism}: it must be from 1 to {graph.max_parallelism}")
     chains, chain_of = _chains(graph, parallelism)
     edges = tuple(
-        Edge(
-            link.edge,
-            chain_of[link.upstream],
-            chain_of[link.downstream],
-            link.input,
-            link.partitioning,
-            link.key,
-            _columns(graph, link),
-            _schema(graph, link),
-            link.output,
+        PhysicalEdge(
+            edge.id,
+            chain_of[edge.upstream],
+            chain_of[edge.downstream],
+            edge.input,
+            edge.partitioning,
+            edge.key,
+            _columns(graph, edge),
+            _schema(graph, edge),
+            edge.output,
         )
-        for link in graph.links
-        if chain_of[link.upstream] != chain_of[link.downstream]
+        for edge in graph.edges
+        if chain_of[edge.upstream] != chain_of[edge.downstream]
     )
     channels = _channels(edges, chains)
     inputs: dict[SubtaskId, tuple[Channel, ...]] = {}
@@ -183,13 +183,13 @@ def plan(graph: Graph, parallelism: int, workers: int | None = None) -> Physical
     )
 
 
-def _columns(graph: Graph, link: Link) -> tuple[str, ...] | None:
-    reads = graph.node(link.downstream).reads
-    return None if reads is None else tuple(dict.fromkeys((*link.key, *reads)))
+def _columns(graph: Graph, edge: LogicalEdge) -> tuple[str, ...] | None:
+    reads = graph.node(edge.downstream).reads
+    return None if reads is None else tuple(dict.fromkeys((*edge.key, *reads)))
 
 
-def _schema(graph: Graph, link: Link) -> tuple[str, ...] | None:
-    schema = graph.node(link.upstream).schema if link.output == MAIN_OUTPUT else None
+def _schema(graph: Graph, edge: LogicalEdge) -> tuple[str, ...] | None:
+    schema = graph.node(edge.upstream).schema if edge.output == MAIN_OUTPUT else None
     return None if schema is None else tuple(f"{field.name}: {type_text(field.type)}" for field in schema)
 
 
@@ -213,7 +213,7 @@ def _chains(graph: Graph, parallelism: int) -> tuple[dict[OperatorName, Chain], 
             tuple(nodes),
             nodes[0].parallelism or parallelism,
             _is_aligned_only(graph.into(name), nodes),
-            next((link.key for link in graph.into(name) if link.key), ()),
+            next((edge.key for edge in graph.into(name) if edge.key), ()),
         )
         for name, nodes in members.items()
     }
@@ -224,9 +224,9 @@ def _chain_to_join(
     graph: Graph, node: Node, parallelism: int, chain_of: dict[OperatorName, OperatorName]
 ) -> OperatorName | None:
     inputs = graph.into(node.name)
-    for link in inputs:
-        if link.partitioning is Partitioning.FORWARD:
-            _check_forward(graph, link, parallelism)
+    for edge in inputs:
+        if edge.partitioning is Partitioning.FORWARD:
+            _check_forward(graph, edge, parallelism)
     if len(inputs) != 1 or not node.chainable or inputs[0].partitioning is not Partitioning.FORWARD:
         return None
     upstream = inputs[0].upstream
@@ -236,19 +236,19 @@ def _chain_to_join(
     return chain_of[upstream] if is_alone and graph.node(upstream).chainable_after else None
 
 
-def _check_forward(graph: Graph, link: Link, parallelism: int) -> None:
-    sending = graph.node(link.upstream).parallelism or parallelism
-    receiving = graph.node(link.downstream).parallelism or parallelism
+def _check_forward(graph: Graph, edge: LogicalEdge, parallelism: int) -> None:
+    sending = graph.node(edge.upstream).parallelism or parallelism
+    receiving = graph.node(edge.downstream).parallelism or parallelism
     if sending != receiving:
         raise PipelineError(
-            f"the edge {link.edge} is forward, but '{link.upstream}' has parallelism {sending} and "
-            f"'{link.downstream}' {receiving}: use rebalance or rescale, or make them equal"
+            f"the edge {edge.id} is forward, but '{edge.upstream}' has parallelism {sending} and "
+            f"'{edge.downstream}' {receiving}: use rebalance or rescale, or make them equal"
         )
 
 
-def _is_aligned_only(inputs: list[Link], nodes: list[Node]) -> bool:
+def _is_aligned_only(inputs: list[LogicalEdge], nodes: list[Node]) -> bool:
     required = any(node.requires_alignment or _asks_for_alignment(node) for node in nodes)
-    return required or any(link.partitioning in _NEVER_OVERTAKEN for link in inputs)
+    return required or any(edge.partitioning in _NEVER_OVERTAKEN for edge in inputs)
 
 
 def _asks_for_alignment(node: Node) -> bool:
@@ -261,7 +261,7 @@ def _asks_for_alignment(node: Node) -> bool:
     return isinstance(factory, type) and bool(getattr(factory, "requires_alignment", False))
 
 
-def _channels(edges: tuple[Edge, ...], chains: dict[OperatorName, Chain]) -> tuple[Channel, ...]:
+def _channels(edges: tuple[PhysicalEdge, ...], chains: dict[OperatorName, Chain]) -> tuple[Channel, ...]:
     found: list[Channel] = []
     for edge in edges:
         senders, receivers = chains[edge.upstream].parallelism, chains[edge.downstream].parallelism

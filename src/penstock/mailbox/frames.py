@@ -13,7 +13,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from penstock.ids import ChannelId, CheckpointId, Generation, SubtaskId, WorkerId
-from penstock.mailbox.recovery_stats import RecoveryFigures
+from penstock.mailbox.recovery_stats import RecoveryStats
 from penstock.metrics.registry import NO_CHANGE, MetricsUpdate
 from penstock.protocol.barrier import Barrier
 from penstock.protocol.declines import DeclineReason
@@ -68,7 +68,7 @@ class EndFrame:
 
 @dataclass(frozen=True, slots=True)
 class CreditFrame:
-    """From receiver to sender: so many bytes more may be on the wire, and so many should be there at most."""
+    """From receiver to sender: how many more bytes may be on the wire, and the new limit."""
 
     generation: Generation
     channel: ChannelId
@@ -104,7 +104,7 @@ class StopFrame:
 
 @dataclass(frozen=True, slots=True)
 class WelcomeFrame:
-    """The gang is complete: where each worker can be reached, in the order of their ids."""
+    """All workers have come: where each worker can be reached, in the order of their ids."""
 
     generation: Generation
     endpoints: tuple[Endpoint, ...]
@@ -180,7 +180,7 @@ class HeartbeatFrame:
     generation: Generation
     worker: WorkerId
     metrics: MetricsUpdate = NO_CHANGE
-    recovery: RecoveryFigures | None = None
+    recovery: RecoveryStats | None = None
     """None if the attempt began without a checkpoint."""
     first_skipped: str = ""
     """The first input that a source has skipped: its place, and the reason."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryFigures:
+class RecoveryStats:
     """How far a recovery has come. Times are counted from when the worker began to restore."""
 
     read_ms: int | None = None
@@ -32,12 +32,12 @@ class RecoveryFigures:
         return self.state_bytes_read / self.state_bytes if self.state_bytes else 0.0
 
 
-def combined(parts: Iterable[RecoveryFigures]) -> RecoveryFigures | None:
+def combined(parts: Iterable[RecoveryStats]) -> RecoveryStats | None:
     """Of several subtasks or workers: done when the last is done, the first record is that of the first."""
     found = list(parts)
     if not found:
         return None
-    return RecoveryFigures(
+    return RecoveryStats(
         _last(each.read_ms for each in found),
         max(each.filter_ms for each in found),
         min((each.first_record_ms for each in found if each.first_record_ms is not None), default=None),

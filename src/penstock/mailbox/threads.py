@@ -42,7 +42,7 @@ class ThreadBackground:
 
     They are daemonic: a call that never returns keeps neither the process from ending nor another background from
     working. The trap: it keeps one thread of this background, so that whatever may hang for longer than the rest can
-    wait has a background of its own.
+    wait has its own background.
     """
 
     def __init__(self, mail: Mail, threads: int = 4, name: str = "penstock-background") -> None:

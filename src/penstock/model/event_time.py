@@ -1,4 +1,4 @@
-"""Event time as a value: the unit and the type of a column, and the watermarks that have a meaning of their own."""
+"""Event time as a value: the unit and the type of a column, and the watermarks with a special meaning."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Ticks:
         return ms * self.per_s // 1000
 
     def exactly(self, ms: int) -> int | None:
-        """So many milliseconds in ticks, or None if they are no whole number of them."""
+        """A number of milliseconds in ticks, or None if it is not a whole number of ticks."""
         ticks, rest = divmod(ms * self.per_s, 1000)
         return None if rest else ticks
 

@@ -45,11 +45,11 @@ class AggregateOperator(NamedOperator):
         self.aggregates = tuple(aggregates)
         self.is_final = is_final
 
-    def opened(self) -> None:
+    def setup(self) -> None:
         self._state = self.context.keyed.aggregate("aggregates", self.context.key, self.aggregates)
         self._pending = Pending(self.context) if self.is_final else None
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         key_columns(batch, self.context.key, self.context.operator)
         try:
             if self._pending is None:

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from penstock.errors import DataError, UserCodeError
 from penstock.operators.contract import Emit, UserFunction
-from penstock.operators.formats import As, Form, form_of
+from penstock.operators.formats import As, Format, format_of
 from penstock.operators.named import NamedOperator
 from penstock.user_code import called_with, user_code_error
 
@@ -72,12 +72,12 @@ class Runner(ABC):
 
 
 class InThread(Runner):
-    def __init__(self, function: UserFunction, as_: As, form: Form) -> None:
+    def __init__(self, function: UserFunction, as_: As, format: Format) -> None:
         self._call = as_rows_call(function) if as_ == "rows" else function
-        self._form = form
+        self._format = format
 
     def call(self, batch: pa.RecordBatch) -> object:
-        return self._call(self._form.of(batch))
+        return self._call(self._format.of(batch))
 
 
 def as_rows_call(function: UserFunction) -> UserFunction:
@@ -87,7 +87,7 @@ def as_rows_call(function: UserFunction) -> UserFunction:
 
 
 class Pool:
-    """Some daemon threads, each with a runner of its own, and a queue in front of them."""
+    """Daemon threads, each with its own runner, and a queue in front of them."""
 
     def __init__(self, threads: int, make_runner: Callable[[], Runner], name: str) -> None:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -152,18 +152,18 @@ class MapAsyncOperator(NamedOperator):
         self._line: deque[_Job | int] = deque()
         self._is_looking = False
 
-    def opened(self) -> None:
+    def setup(self) -> None:
         self._unkeyed = self.context.list_state(_IN_HAND)
         self._keyed = self.context.keyed.rows(_IN_HAND, self.context.key) if self.context.key else None
-        self.form: Form = form_of(self.as_, self.output_guard(self.schema))
+        self.format: Format = format_of(self.as_, self.output_guard(self.schema))
         self._pool = Pool(self.concurrency, self._runner, f"{self.context.operator}[{self.context.subtask}]")
 
     def _runner(self) -> Runner:
         if self.where == "threads":
-            return InThread(self.function, self.as_, self.form)
+            return InThread(self.function, self.as_, self.format)
         from penstock.operators.child_process import InProcess
 
-        return InProcess(self.function, self.as_, self.form.guard)
+        return InProcess(self.function, self.as_, self.format.guard)
 
     # --- in ---
 
@@ -175,7 +175,7 @@ class MapAsyncOperator(NamedOperator):
             self._take_in_hand(batch, is_unkeyed=False)
         self._changed()
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         self._take_in_hand(batch, is_unkeyed=self._keyed is None)
         self._changed()
 
@@ -194,10 +194,10 @@ class MapAsyncOperator(NamedOperator):
 
     def _look(self) -> None:
         self._is_looking = False
-        self._settle()
+        self._emit_ready()
         self._changed()
 
-    def _settle(self) -> None:
+    def _emit_ready(self) -> None:
         """Emit what is ready: in order only what stands at the front, else whatever there is."""
         waiting: deque[_Job | int] = deque()
         while self._line:
@@ -233,10 +233,10 @@ class MapAsyncOperator(NamedOperator):
 
     def _result_of(self, returned: object) -> pa.RecordBatch | None:
         if not isinstance(returned, Converted):
-            return self.form.batch(self.form.outputs(returned))
+            return self.format.batch(self.format.outputs(returned))
         if returned.refused is not None:
             raise DataError(returned.refused)
-        return None if returned.batch is None else self.form.adopted(returned.batch, returned.zones)
+        return None if returned.batch is None else self.format.adopted(returned.batch, returned.zones)
 
     # --- bookkeeping ---
 

@@ -17,7 +17,7 @@ from penstock.columnar.grouping import key_columns
 from penstock.columnar.plain import plain
 from penstock.errors import DataError, PipelineError
 from penstock.operators.contract import Emit
-from penstock.operators.formats import ArrowForm
+from penstock.operators.formats import ArrowFormat
 from penstock.operators.functions import KeyedContext
 from penstock.operators.keyed import StatefulOperator
 from penstock.operators.timers import TimeMode
@@ -77,17 +77,17 @@ class BatchFunctionOperator(StatefulOperator):
         self.schema = schema
         self._declared: pa.Schema | None = None
 
-    def opened(self) -> None:
-        super().opened()
-        self.form = ArrowForm(self.output_guard(self.schema))
+    def setup(self) -> None:
+        super().setup()
+        self.format = ArrowFormat(self.output_guard(self.schema))
         self.open_function(self.function)
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         self._declare(batch)
         # Timers have left the states at some key.
         self.context.keyed.leave_key()
         self.access.key_group, self.access.key = -1, ()
-        self.emit_all(self.form.outputs(self.function.process_batch(batch, self.access)), emit)
+        self.emit_all(self.format.outputs(self.function.process_batch(batch, self.access)), emit)
 
     def _declare(self, batch: pa.RecordBatch) -> None:
         if batch.schema is self._declared:

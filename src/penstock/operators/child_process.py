@@ -22,7 +22,7 @@ from penstock.columnar.schema_guard import SchemaGuard
 from penstock.errors import DataError, UserCodeError
 from penstock.operators.async_map import Converted, Runner
 from penstock.operators.contract import UserFunction
-from penstock.operators.formats import As, Form, form_of
+from penstock.operators.formats import As, Format, format_of
 from penstock.operators.pickling import dumps, loads
 from penstock.user_code import called_with, reason_of
 
@@ -61,7 +61,7 @@ class InProcess(Runner):
 
 def _serve(connection: Connection, pickled: bytes, as_: As, where: str, declared: bytes) -> None:
     function, guard = cast(UserFunction, loads(pickled)), SchemaGuard(where, _schema_of(declared))
-    form = form_of(as_, guard)
+    format = format_of(as_, guard)
     while True:
         try:
             known, batch = connection.recv_bytes(), _batch_of(connection.recv_bytes())
@@ -69,29 +69,29 @@ def _serve(connection: Connection, pickled: bytes, as_: As, where: str, declared
             return
         if not guard.is_declared:
             guard.schema = _schema_of(known)
-        header, made = _answer(function, form, as_, batch)
+        header, made = _answer(function, format, as_, batch)
         connection.send_bytes(json.dumps(header).encode())
         if made is not None:
             connection.send_bytes(_batch_bytes(made))
 
 
 def _answer(
-    function: UserFunction, form: Form, as_: As, batch: pa.RecordBatch
+    function: UserFunction, format: Format, as_: As, batch: pa.RecordBatch
 ) -> tuple[dict[str, object], pa.RecordBatch | None]:
     try:
-        given = form.of(batch)
+        given = format.of(batch)
         returned = called_with(function, given) if as_ == "rows" else function(given)
     except Exception as error:
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         return {"raised": f"{type(error).__name__}: {reason_of(error)}{notes}"}, None
     try:
-        made = form.batch(form.outputs(returned))
+        made = format.batch(format.outputs(returned))
     except DataError as error:
         return {"refused": str(error)}, None
     except Exception as error:
         # The result may be an iterable that runs the function as it is read.
         return {"raised": f"{type(error).__name__}: {reason_of(error)}"}, None
-    return {"has_rows": made is not None, "zones": form.time_zones}, made
+    return {"has_rows": made is not None, "zones": format.time_zones}, made
 
 
 def _batch_bytes(batch: pa.RecordBatch) -> pa.Buffer:

@@ -40,7 +40,7 @@ class SelectOperator(ColumnOperator):
         self.columns = list(columns)
         self.expressions = dict(expressions or {})
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         chosen = [column_of(batch, name, self.error) for name in self.columns]
         if self.expressions:
             chosen += self.evaluated(batch, list(self.expressions.values()))
@@ -54,10 +54,10 @@ class WithColumnOperator(ColumnOperator):
         self.column = column
         self.value = value
 
-    def opened(self) -> None:
+    def setup(self) -> None:
         self.guard = self.output_guard()
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         array = self._made(batch)
         if len(array) != batch.num_rows:
             raise self.error(
@@ -86,7 +86,7 @@ class DropOperator(ColumnOperator):
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         dropped = {self.position(batch, column) for column in self.columns}
         kept = [position for position in range(batch.num_columns) if position not in dropped]
         if not kept:
@@ -101,7 +101,7 @@ class RenameOperator(ColumnOperator):
     def __init__(self, names: Mapping[str, str]) -> None:
         self.names = dict(names)
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         for column in self.names:
             self.position(batch, column)
         renamed = [self.names.get(column, column) for column in batch.schema.names]
@@ -119,7 +119,7 @@ class CastOperator(ColumnOperator):
     def __init__(self, types: Mapping[str, pa.DataType]) -> None:
         self.types = dict(types)
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         for column, kind in self.types.items():
             position = self.position(batch, column)
             array = batch.column(position)

@@ -173,8 +173,8 @@ class Operator(ABC):
         """Called once, before anything else. Ask the context for state here; it is filled before `process`."""
 
     @abstractmethod
-    def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> Steps | None:
-        """Work on records of input number `source`; or return the steps in which it is done, see `works_in_steps`.
+    def process(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> Steps | None:
+        """Work on records of input number `input_index`; or return the steps in which it is done, see `works_in_steps`.
 
         A checkpoint may be taken between two steps. Records that are not done by then are given to `process` again,
         with whatever has come meanwhile, in another order but for those of one channel.

@@ -59,7 +59,7 @@ class EventTimeOperator(NamedOperator):
         self.unit = unit
         self.max_ahead_ms = max_ahead_ms
 
-    def opened(self) -> None:
+    def setup(self) -> None:
         self._is_unit_checked = False
         self._rows = self._rows_ahead = 0
         self._ahead = self.context.metrics.counter(AHEAD)
@@ -67,7 +67,7 @@ class EventTimeOperator(NamedOperator):
         self.context.former_state(_FORMER_STATE)
         self.context.follow_event_time(self.idle_after_ms)
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         try:
             batch = self._with_unit(batch)
             times = event_times(batch, self.column)

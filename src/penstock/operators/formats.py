@@ -23,7 +23,7 @@ from penstock.user_code import shortened
 As: TypeAlias = Literal["arrow", "pandas", "polars", "rows"]
 
 
-class Form(ABC):
+class Format(ABC):
     """One form. `guard` holds the output to one schema."""
 
     name: str
@@ -72,7 +72,7 @@ class Form(ABC):
     expected: str
 
 
-class ArrowForm(Form):
+class ArrowFormat(Format):
     name = "arrow"
     expected = "a pyarrow.RecordBatch (or Table)"
 
@@ -97,7 +97,7 @@ class ArrowForm(Form):
         return concatenated([self.guard.check(batch) for batch in batches if batch.num_rows])
 
 
-class PandasForm(Form):
+class PandasFormat(Format):
     """The types stay what they are: a column of integers or booleans with nulls becomes one of pandas' own types for
     those, which are Arrow's integers and booleans again on the way back."""
 
@@ -151,7 +151,7 @@ class PandasForm(Form):
         return None if batch is None else self.guard.check(batch)
 
 
-class PolarsForm(Form):
+class PolarsFormat(Format):
     name = "polars"
     expected = "a polars.DataFrame"
 
@@ -178,7 +178,7 @@ class PolarsForm(Form):
         return concatenated([self.guard.check(batch) for batch in batches if batch.num_rows])
 
 
-class RowsForm(Form):
+class RowsFormat(Format):
     """A row is a dictionary on the way in. On the way out it is a dictionary, or what PySpark calls a Row; a tuple
     where the output's schema is declared."""
 
@@ -294,10 +294,12 @@ class RowsForm(Form):
         raise self._unexpected(output)
 
 
-_FORMS: dict[str, type[Form]] = {form.name: form for form in (ArrowForm, PandasForm, PolarsForm, RowsForm)}
+_FORMS: dict[str, type[Format]] = {
+    format.name: format for format in (ArrowFormat, PandasFormat, PolarsFormat, RowsFormat)
+}
 
 
-def check_form(as_: str, operator: str) -> None:
+def check_format(as_: str, operator: str) -> None:
     """Raise `PipelineError` if there is no such form, or what it needs is not installed."""
     if as_ not in _FORMS:
         raise PipelineError(f"operator '{operator}': format is {as_!r}: it must be one of {', '.join(_FORMS)}")
@@ -311,7 +313,7 @@ def check_form(as_: str, operator: str) -> None:
             ) from error
 
 
-def form_of(as_: str, guard: SchemaGuard) -> Form:
+def format_of(as_: str, guard: SchemaGuard) -> Format:
     return _FORMS[as_](guard)
 
 

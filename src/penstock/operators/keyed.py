@@ -22,12 +22,12 @@ from penstock.errors import DataError, PenstockError, PipelineError
 from penstock.model.event_time import MIN_WATERMARK, timestamp_ms
 from penstock.model.units import Duration, duration_ms
 from penstock.operators.contract import BatchState, Emit, OperatorContext
-from penstock.operators.formats import ArrowForm, As, Form, form_of
+from penstock.operators.formats import ArrowFormat, As, Format, format_of
 from penstock.operators.functions import KeyedFunction, TwoInputFunction
 from penstock.operators.handles import ListState, MapState, ValueState
 from penstock.operators.named import NamedOperator
 from penstock.operators.spark_processor import ProcessorFunction
-from penstock.operators.spark_values import SparkPandasForm, SparkRowsForm, StateTuples
+from penstock.operators.spark_values import SparkPandasFormat, SparkRowsFormat, StateTuples
 from penstock.operators.steps import Steps
 from penstock.operators.timers import KeyedTimers, TimeMode, timers_of
 from penstock.operators.ttl import ExpiringListState, ExpiringMapState, ExpiringValueState, with_expiry
@@ -149,8 +149,8 @@ class StateAccess:
         self.key_group, self.key = key_group, key
 
     def each_key(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
-        form = self._operator.form
-        return self.each(batch, form.of, form.cut)
+        format = self._operator.format
+        return self.each(batch, format.of, format.cut)
 
     def own_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows whose keys belong to this subtask (I9)."""
@@ -242,7 +242,7 @@ class StatefulOperator(NamedOperator):
     """What the keyed and the two-input operator have in common: states, timers, output."""
 
     emits_later = True
-    form: Form
+    format: Format
     timers: KeyedTimers
 
     def __init__(self, keys: Sequence[tuple[str, ...]], fire_at_end: bool, time_mode: TimeMode) -> None:
@@ -253,7 +253,7 @@ class StatefulOperator(NamedOperator):
         self._has_timers = any(self.keys)
         self._outputs: list[Any] = []
 
-    def opened(self) -> None:
+    def setup(self) -> None:
         self.access = StateAccess(self)
         if self._has_timers:
             self.timers = timers_of(self.time_mode, self.context, self._on_due, self._flush, self.keeps_own_timer)
@@ -274,7 +274,7 @@ class StatefulOperator(NamedOperator):
 
     def on_restored(self, emit: Emit) -> Iterator[None] | None:
         self._emit = emit
-        return self.timers.restored() if self._has_timers else None
+        return self.timers.load_state() if self._has_timers else None
 
     def on_watermark(self, watermark: int, emit: Emit) -> bool | None:
         return self._has_timers and self.timers.on_watermark(watermark)
@@ -287,7 +287,7 @@ class StatefulOperator(NamedOperator):
         if self.time_mode == "event":
             self.access.timer_ms = max(self.access.timer_ms, at_ms)
         with self.reporting("on_timer"):
-            self._outputs += self.form.outputs(self.call_timer(key, at_ms))
+            self._outputs += self.format.outputs(self.call_timer(key, at_ms))
 
     def call_timer(self, key: tuple[Any, ...], at_ms: int) -> Any:
         raise NotImplementedError
@@ -297,7 +297,7 @@ class StatefulOperator(NamedOperator):
         self.emit_all(outputs, self._emit)
 
     def emit_all(self, outputs: Sequence[Any], emit: Emit) -> None:
-        result = self.form.batch(outputs)
+        result = self.format.batch(outputs)
         if result is not None:
             emit(result)
 
@@ -315,22 +315,22 @@ class ProcessOperator(StatefulOperator):
         time_mode: TimeMode,
     ) -> None:
         super().__init__([key], fire_at_end, time_mode)
-        # Each subtask has an instance of its own, as if it were in a process of its own.
+        # Each subtask has its own instance, as if it ran in its own process.
         self.function: KeyedFunction = copy.deepcopy(function)
         self.as_: As = as_
         self.schema = schema
 
-    def opened(self) -> None:
-        super().opened()
-        self.form = self.form_of(self.output_guard(self.schema))
+    def setup(self) -> None:
+        super().setup()
+        self.format = self.format_of(self.output_guard(self.schema))
         self.open_function(self.function)
 
-    def form_of(self, guard: SchemaGuard) -> Form:
-        return form_of(self.as_, guard)
+    def format_of(self, guard: SchemaGuard) -> Format:
+        return format_of(self.as_, guard)
 
     works_in_steps = True
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> Steps:
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> Steps:
         groups = self.access.grouped(batch)
         return Steps(groups.order, lambda steps: self._by_key(groups, steps, emit))
 
@@ -339,14 +339,14 @@ class ProcessOperator(StatefulOperator):
         return None
 
     def _by_key(self, groups: Groups, steps: Steps, emit: Emit) -> Iterator[None]:
-        access, form, process, begin_slice = self.access, self.form, self.function.process, self.context.begin_slice
+        access, format, process, begin_slice = self.access, self.format, self.function.process, self.context.begin_slice
         outputs: list[Any] = []
         is_over = begin_slice()
         try:
             for key, rows, done in access.calls(
-                groups, form.of, form.cut, self.keys_shown(), lambda: steps.call_rows_max
+                groups, format.of, format.cut, self.keys_shown(), lambda: steps.call_rows_max
             ):
-                outputs += form.outputs(process(key, rows, access))
+                outputs += format.outputs(process(key, rows, access))
                 steps.calls += 1
                 if is_over() and done < len(groups.order):
                     # I1: the state of these keys has changed, so their output leaves before anybody looks at it.
@@ -371,7 +371,7 @@ class ProcessorOperator(ProcessOperator):
     """Calls a `StatefulProcessor` in the same way, with keys, records and timers as PySpark has them."""
 
     keeps_own_timer = False
-    form: SparkPandasForm | SparkRowsForm
+    format: SparkPandasFormat | SparkRowsFormat
     function: ProcessorFunction
 
     def __init__(
@@ -389,9 +389,9 @@ class ProcessorOperator(ProcessOperator):
         self.initial_state = initial_state
         self._key_rows: StateTuples | None = None
 
-    def form_of(self, guard: SchemaGuard) -> Form:
-        form = SparkRowsForm if self.as_ == "rows" else SparkPandasForm
-        return form(guard, self.context.time_zone)
+    def format_of(self, guard: SchemaGuard) -> Format:
+        format = SparkRowsFormat if self.as_ == "rows" else SparkPandasFormat
+        return format(guard, self.context.time_zone)
 
     def check_ttl(self, name: str) -> None:
         if self.time_mode != "processing":
@@ -412,14 +412,16 @@ class ProcessorOperator(ProcessOperator):
         """Hand over the rows of the keys that are ours (I9). No checkpoint is taken before all of it is state."""
         is_over = self.context.begin_slice()
         for batch in table.to_batches(max_chunksize=_INITIAL_ROWS):
-            for key, rows in self.access.each(self.access.own_rows(batch), self.form.of, self.form.cut, self.form.keys):
+            for key, rows in self.access.each(
+                self.access.own_rows(batch), self.format.of, self.format.cut, self.format.keys
+            ):
                 self.function.initial_state(key, rows, self.access)
                 if is_over():
                     yield
                     is_over = self.context.begin_slice()
 
     def keys_shown(self) -> Any:
-        return self.form.keys
+        return self.format.keys
 
     def call_timer(self, key: tuple[Any, ...], at_ms: int) -> Any:
         if self._key_rows is None:
@@ -442,15 +444,15 @@ class TwoInputOperator(StatefulOperator):
         self.function: TwoInputFunction = copy.deepcopy(function)
         self.schema = schema
 
-    def opened(self) -> None:
-        super().opened()
-        self.form = ArrowForm(self.output_guard(self.schema))
+    def setup(self) -> None:
+        super().setup()
+        self.format = ArrowFormat(self.output_guard(self.schema))
         self.open_function(self.function)
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
-        self.access.side = source
-        call = self.function.process_right if source else self.function.process_left
-        self.emit_all(self.form.outputs(call(batch, self.access)), emit)
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
+        self.access.side = input_index
+        call = self.function.process_right if input_index else self.function.process_left
+        self.emit_all(self.format.outputs(call(batch, self.access)), emit)
 
     def call_timer(self, key: tuple[Any, ...], at_ms: int) -> Any:
         return self.function.on_timer(key, at_ms, self.access)

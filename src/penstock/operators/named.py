@@ -27,20 +27,20 @@ class NamedOperator(Operator):
     def open(self, context: OperatorContext) -> None:
         self.context = context
         self._inputs: dict[int, SchemaGuard] = {}
-        self.opened()
+        self.setup()
 
-    def opened(self) -> None:
+    def setup(self) -> None:
         """The context is there: make guards, ask for state."""
 
-    def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> Steps | None:
-        guard = self._inputs.get(source)
+    def process(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> Steps | None:
+        guard = self._inputs.get(input_index)
         if guard is None:
-            number = f", input {source}" if source else ""
-            guard = self._inputs[source] = SchemaGuard(f"operator '{self.context.operator}'{number}")
-        return self.work(guard.check(batch), source, emit)
+            number = f", input {input_index}" if input_index else ""
+            guard = self._inputs[input_index] = SchemaGuard(f"operator '{self.context.operator}'{number}")
+        return self.work(guard.check(batch), input_index, emit)
 
     @abstractmethod
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> Steps | None:
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> Steps | None:
         """Work on records whose schema is that of the ones before."""
 
     def output_guard(self, schema: pa.Schema | None = None) -> SchemaGuard:

@@ -13,7 +13,7 @@ from penstock.columnar.values import rows_of
 from penstock.errors import DataError
 from penstock.operators.aggregate import Pending
 from penstock.operators.contract import Emit, Row
-from penstock.operators.formats import RowsForm
+from penstock.operators.formats import RowsFormat
 from penstock.operators.named import NamedOperator
 
 Key: TypeAlias = tuple[Hashable, ...]
@@ -45,18 +45,18 @@ class ReduceOperator(NamedOperator):
         self.sequence = sequence
         self.is_final = is_final
 
-    def opened(self) -> None:
+    def setup(self) -> None:
         self._pending = Pending(self.context) if self.is_final else None
         self._state = self.context.keyed.rows("reduced", self.context.key)
         self._rows: dict[Key, tuple[int, Row]] = {}
         self._first = self._next = 0
         """The numbers of the first row in the log, and of the next one that is added."""
-        self._form = RowsForm(self.output_guard())
+        self._format = RowsFormat(self.output_guard())
 
     def on_restored(self, emit: Emit) -> Iterator[None]:
         is_over = self.context.begin_slice()
         for batch in self._state.get():
-            self._form.guard.check(batch)
+            self._format.guard.check(batch)
             for start in range(0, batch.num_rows, _CONVERTED_ROWS):
                 for row in rows_of(batch.slice(start, _CONVERTED_ROWS)):
                     self._add(row)
@@ -71,16 +71,16 @@ class ReduceOperator(NamedOperator):
     def _key_of(self, row: Row) -> Key:
         return tuple(hashable(row[name]) for name in self.context.key)
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         groups = group(batch, self.context.key, self.context.operator)
         rows = rows_of(groups.batch)
-        self._form.guard.check(self._result_of(batch.slice(0, 0)))
+        self._format.guard.check(self._result_of(batch.slice(0, 0)))
         touched: dict[Key, Row] = {}
         for start, end in zip(groups.starts, groups.ends, strict=True):
             key = self._key_of(rows[start])
             _, before = self._rows.get(key, (0, None))
             touched[key] = self._reduced(touched.get(key, before), rows[start:end])
-        changed = self._form.batch(list(touched.values()))
+        changed = self._format.batch(list(touched.values()))
         assert changed is not None
         self._store(changed, touched)
         if self._pending is None:
@@ -91,7 +91,7 @@ class ReduceOperator(NamedOperator):
     def on_end(self, emit: Emit) -> Iterator[None]:
         if self._pending is not None:
             for keys in self._pending.pop():
-                rows = self._form.batch([self._rows[self._key_of(row)][1] for row in rows_of(keys)])
+                rows = self._format.batch([self._rows[self._key_of(row)][1] for row in rows_of(keys)])
                 assert rows is not None
                 emit(rows)
                 yield
@@ -149,7 +149,7 @@ class ReduceOperator(NamedOperator):
                 self._next += 1
                 current.append(whole)
         self._first += first.num_rows
-        moved = self._form.batch(current)
+        moved = self._format.batch(current)
         rest = log if log[0].num_rows else log[1:]
         return rest if moved is None else merged(rest, moved)
 

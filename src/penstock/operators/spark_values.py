@@ -27,7 +27,7 @@ from penstock.columnar.records import Columns
 from penstock.columnar.schema_guard import SchemaGuard
 from penstock.columnar.values import tuples_of, values_of
 from penstock.errors import DataError
-from penstock.operators.formats import PandasForm, RowsForm, concatenated
+from penstock.operators.formats import PandasFormat, RowsFormat, concatenated
 from penstock.operators.frames import cut_frame, joined_frames
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -206,7 +206,7 @@ def _column_in_zone(column: pa.Array, zone: str) -> pa.Array:
     return column if kind == column.type else column.cast(kind)
 
 
-class SparkRowsForm(RowsForm):
+class SparkRowsFormat(RowsFormat):
     """Rows as PySpark has them."""
 
     def __init__(self, guard: SchemaGuard, zone: str) -> None:
@@ -237,7 +237,7 @@ class SparkRowsForm(RowsForm):
         return super()._as_dict(output, schema)
 
 
-class SparkPandasForm(PandasForm):
+class SparkPandasFormat(PandasFormat):
     """DataFrames as PySpark has them: frames that it would build from the rows of a key."""
 
     def __init__(self, guard: SchemaGuard, zone: str) -> None:

@@ -17,7 +17,7 @@ from penstock.columnar.gather import filter_rows
 from penstock.columnar.grouping import key_columns
 from penstock.errors import DataError
 from penstock.operators.contract import Emit, UserFunction
-from penstock.operators.formats import As, Form, form_of
+from penstock.operators.formats import As, Format, format_of
 from penstock.operators.named import NamedOperator
 from penstock.user_code import called_with
 
@@ -30,17 +30,17 @@ class FunctionOperator(NamedOperator):
         self.as_ = as_
         self.schema = schema
 
-    def opened(self) -> None:
-        self.form: Form = form_of(self.as_, self.output_guard(self.schema))
+    def setup(self) -> None:
+        self.format: Format = format_of(self.as_, self.output_guard(self.schema))
 
 
 class MapOperator(FunctionOperator):
     """One output for each input: a batch for a batch, or a row for a row."""
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
-        given = self.form.of(batch)
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
+        given = self.format.of(batch)
         outputs = called_with(self.function, given) if self.as_ == "rows" else [self.function(given)]
-        result = self.form.batch(outputs)
+        result = self.format.batch(outputs)
         if result is not None:
             emit(result)
 
@@ -48,16 +48,16 @@ class MapOperator(FunctionOperator):
 class FlatMapOperator(FunctionOperator):
     """No, one or several outputs for each batch or row."""
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
-        form, given = self.form, self.form.of(batch)
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
+        format, given = self.format, self.format.of(batch)
         if self.as_ == "rows":
-            made = called_with(lambda row: form.outputs(self.function(row)), given)
-            result = form.batch(list(itertools.chain.from_iterable(made)))
+            made = called_with(lambda row: format.outputs(self.function(row)), given)
+            result = format.batch(list(itertools.chain.from_iterable(made)))
             if result is not None:
                 emit(result)
             return
-        for output in form.outputs(self.function(given)):
-            result = form.batch([output])
+        for output in format.outputs(self.function(given)):
+            result = format.batch([output])
             if result is not None:
                 emit(result)
 
@@ -65,13 +65,13 @@ class FlatMapOperator(FunctionOperator):
 class FilterOperator(FunctionOperator):
     """Keeps the rows that the function, or an Arrow expression, chooses."""
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         if isinstance(self.function, pc.Expression):
             chosen: object = self.function
         elif self.as_ == "rows":
-            chosen = np.fromiter(map(bool, called_with(self.function, self.form.of(batch))), np.bool_, batch.num_rows)
+            chosen = np.fromiter(map(bool, called_with(self.function, self.format.of(batch))), np.bool_, batch.num_rows)
         else:
-            chosen = self.function(self.form.of(batch))
+            chosen = self.function(self.format.of(batch))
         kept = self._kept(batch, chosen)
         if kept is not None and kept.num_rows:
             emit(kept)
@@ -82,8 +82,8 @@ class FilterOperator(FunctionOperator):
     def _kept(self, batch: pa.RecordBatch, chosen: object) -> pa.RecordBatch | None:
         if isinstance(chosen, pc.Expression):
             (chosen,) = evaluated(batch, [chosen], self._error)
-        if self.form.is_one(chosen):
-            return self.form.batch([chosen])
+        if self.format.is_one(chosen):
+            return self.format.batch([chosen])
         if isinstance(chosen, pa.ChunkedArray):
             chosen = chosen.combine_chunks()
         elif hasattr(chosen, "to_arrow"):
@@ -103,7 +103,7 @@ class KeyCheckOperator(NamedOperator):
     def __init__(self, key: Sequence[str]) -> None:
         self.key = tuple(key)
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         for name, column in zip(self.key, key_columns(batch, self.key, self.context.operator), strict=True):
             if column.null_count:
                 raise DataError(

@@ -80,7 +80,7 @@ class KeyedTimers(ABC):
         self._set_too_late = 0
         """Timers that were set after the end of the input."""
 
-    def restored(self) -> Iterator[None]:
+    def load_state(self) -> Iterator[None]:
         """Take up the timers of the state again."""
         for kind, state in self._others.items():
             if next(state.keys_held(), None) is not None:
@@ -137,7 +137,7 @@ class KeyedTimers(ABC):
         """
         self._has_ended = True
         while self._heap:
-            self._settle_some(until_ms=None, call=fire)
+            self._fire_some(until_ms=None, call=fire)
             yield
         if self._set_too_late:
             _log.warning(
@@ -155,18 +155,18 @@ class KeyedTimers(ABC):
     def _push(self, at_ms: int, key_group: int, key: tuple[Any, ...]) -> None:
         heapq.heappush(self._heap, (at_ms, next(self._order), key_group, key))
 
-    def _settle_some(self, until_ms: int | None, call: bool) -> None:
+    def _fire_some(self, until_ms: int | None, call: bool) -> None:
         """Deal with timers of up to `until_ms`, or with any, for a slice at most; then pass on what they emitted."""
-        is_over, settled = self._context.begin_slice(), 0
+        is_over, fired = self._context.begin_slice(), 0
         while self._heap and (until_ms is None or self._heap[0][0] <= until_ms):
-            self._settle(*heapq.heappop(self._heap), call=call)
-            settled += 1
-            if settled == _FIRED_AT_ONCE or is_over():
+            self._fire(*heapq.heappop(self._heap), call=call)
+            fired += 1
+            if fired == _FIRED_AT_ONCE or is_over():
                 break
-        if settled:
+        if fired:
             self._fired()
 
-    def _settle(self, at_ms: int, order: int, key_group: int, key: tuple[Any, ...], *, call: bool) -> None:
+    def _fire(self, at_ms: int, order: int, key_group: int, key: tuple[Any, ...], *, call: bool) -> None:
         self._context.keyed.set_key(key_group, key)
         if not self._state.contains_key((at_ms,)):
             return
@@ -187,9 +187,9 @@ class NoTimers(KeyedTimers):
 
     mode = "none"
 
-    def restored(self) -> Iterator[None]:
+    def load_state(self) -> Iterator[None]:
         self._state = next(iter(self._others.values()))
-        return super().restored()
+        return super().load_state()
 
     def set(self, at_ms: int, key_group: int, key: tuple[Any, ...]) -> None:
         raise self._refused("set a timer")
@@ -231,7 +231,7 @@ class ProcessingTimers(KeyedTimers):
         while self._armed_at_ms and self._armed_at_ms[-1] <= at_ms:
             self._armed_at_ms.pop()
         if not self._has_ended:
-            self._settle_some(until_ms=self._context.now_ms(), call=True)
+            self._fire_some(until_ms=self._context.now_ms(), call=True)
             self._look()
 
 
@@ -285,7 +285,7 @@ class EventTimers(KeyedTimers):
 
     def _round(self) -> Iterator[None]:
         while self._is_due:
-            self._settle_some(until_ms=self._context.watermark, call=True)
+            self._fire_some(until_ms=self._context.watermark, call=True)
             yield
         self.is_calling = False
         held, self._held = self._held, None

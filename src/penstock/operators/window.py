@@ -35,12 +35,12 @@ class WindowOperator(NamedOperator):
         self.aggregates = tuple(aggregates)
         self.late = late
 
-    def opened(self) -> None:
+    def setup(self) -> None:
         key = self.context.key
         self._late_rows = self.context.metrics.counter(metrics.LATE)
         self._state = self.context.keyed.windows("windows", key, self.aggregates, self.kind, self.on)
 
-    def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         key_columns(batch, self.context.key, self.context.operator)
         try:
             late_rows = self._state.add(batch)

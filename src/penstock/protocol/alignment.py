@@ -29,7 +29,7 @@ from typing import TypeAlias, assert_never
 from penstock.ids import NO_CHECKPOINT, ChannelId, CheckpointId
 from penstock.protocol.barrier import Barrier
 from penstock.protocol.declines import DeclineReason
-from penstock.protocol.manifest import Cut
+from penstock.protocol.manifest import SnapshotKind
 
 Channels: TypeAlias = frozenset[ChannelId]
 _NONE: Channels = frozenset()
@@ -212,7 +212,7 @@ class TakeSnapshot:
     """Take references to the state of all operators of the subtask, as it is now."""
 
     barrier: Barrier
-    cut: Cut
+    cut: SnapshotKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +340,7 @@ def _on_reached(state: State, channel: ChannelId, barrier: Barrier) -> Step:
             return _cut(state, _cause(barrier), overtaken=frozenset({channel}))
         case Aligning():
             blocked = replace(state, announced=state.announced - {channel}, blocked=state.blocked | {channel})
-            return _settle(blocked, BlockChannel(channel))
+            return _snapshot_if_aligned(blocked, BlockChannel(channel))
         case Capturing():
             return _end_late(state, channel)
         case Idle() | Restoring():
@@ -365,11 +365,11 @@ def _begin(state: State, barrier: Barrier, announced: Channels = _NONE, reached:
         fresh, block = replace(fresh, blocked=frozenset({reached})), (BlockChannel(reached),)
     if may_capture and barrier.remaining_ms is not None and not _is_cut(fresh):
         block = (*block, StartAlignmentTimer(barrier.checkpoint, barrier.remaining_ms))
-    return _settle(fresh, *before, *block)
+    return _snapshot_if_aligned(fresh, *before, *block)
 
 
-def _cause(barrier: Barrier) -> Cut:
-    return Cut.FORCED if barrier.alignment_timeout_ms is None else Cut.OVERTAKEN
+def _cause(barrier: Barrier) -> SnapshotKind:
+    return SnapshotKind.FORCED if barrier.alignment_timeout_ms is None else SnapshotKind.OVERTAKEN
 
 
 def _superseded(state: Idle | Aligning | Capturing) -> tuple[Action, ...]:
@@ -393,20 +393,20 @@ def _is_cut(state: Aligning) -> bool:
     return state.blocked | state.inputs.finished == state.inputs.channels
 
 
-def _settle(state: Aligning, *actions: Action) -> Step:
+def _snapshot_if_aligned(state: Aligning, *actions: Action) -> Step:
     if not _is_cut(state):
         return state, actions
     # Unblocking comes last: no record past the cut may reach the state before the snapshot.
     taken: tuple[Action, ...] = (
         ForwardBarrier(state.barrier),
-        TakeSnapshot(state.barrier, Cut.ALIGNED),
+        TakeSnapshot(state.barrier, SnapshotKind.ALIGNED),
         CompleteInputs(state.newest),
         UnblockChannels(state.blocked),
     )
     return Idle(state.inputs, state.newest), (*actions, *taken)
 
 
-def _cut(state: Aligning, cut: Cut, *actions: Action, overtaken: Channels = _NONE) -> Step:
+def _cut(state: Aligning, cut: SnapshotKind, *actions: Action, overtaken: Channels = _NONE) -> Step:
     """Take the snapshot now; what the channels hold in front of their barriers is captured (I1)."""
     inputs, checkpoint = state.inputs, state.newest
     barrier = state.barrier.overtaking()
@@ -445,7 +445,7 @@ def _on_end_arrived(state: State, channel: ChannelId) -> Step:
 def _on_end_reached(state: State, channel: ChannelId) -> Step:
     inputs = replace(state.inputs, ended=state.inputs.ended | {channel}, finished=state.inputs.finished | {channel})
     finished = replace(state, inputs=inputs)
-    return _settle(finished) if isinstance(finished, Aligning) else (finished, ())
+    return _snapshot_if_aligned(finished) if isinstance(finished, Aligning) else (finished, ())
 
 
 # --- a checkpoint ends early ---
@@ -466,7 +466,7 @@ def _cancel(state: State, checkpoint: CheckpointId) -> Step:
 
 def _on_alignment_timed_out(state: State, checkpoint: CheckpointId) -> Step:
     if isinstance(state, Aligning) and state.newest == checkpoint:
-        return _cut(state, Cut.TIMED_OUT)
+        return _cut(state, SnapshotKind.TIMED_OUT)
     return state, ()
 
 

@@ -72,7 +72,7 @@ class Barrier:
 
     @property
     def remaining_ms(self) -> int | None:
-        """How long this barrier may still wait for records before it overtakes them; None for ever."""
+        """How long this barrier may still wait for records before it overtakes them; None if it never does."""
         if self.alignment_timeout_ms is None:
             return None
         return max(0, self.alignment_timeout_ms - self.age_ms)

@@ -72,7 +72,7 @@ def decide_commit(manifest: Manifest, durable: ManifestDurable, generation: Gene
 
 
 def decide_recommit(restored: Manifest, generation: Generation, *, is_committed: bool) -> CommitPermit | None:
-    """What `generation` must publish of the checkpoint it restored, before it publishes anything of its own.
+    """What `generation` must publish of the checkpoint it restored, before it publishes its own output.
 
     None only where the marker says that it was done, or where there is nothing to publish. Having read the manifest
     is the fact that it is durable.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from penstock.ids import CheckpointId, SubtaskId
 from penstock.protocol.barrier import BarrierFlag
 from penstock.protocol.declines import DeclineReason
-from penstock.protocol.manifest import Cut, Figures, SubtaskReport
+from penstock.protocol.manifest import CheckpointStats, SnapshotKind, SubtaskReport
 
 
 class Status(enum.Enum):
@@ -25,16 +25,16 @@ class Status(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class SubtaskFigures:
+class SubtaskStats:
     """One subtask's share of an attempt."""
 
     subtask: SubtaskId
-    cut: Cut
-    figures: Figures
+    cut: SnapshotKind
+    figures: CheckpointStats
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptRecord:
+class CheckpointRecord:
     """One attempt. `subtasks` are those that have acknowledged."""
 
     checkpoint: CheckpointId
@@ -44,7 +44,7 @@ class AttemptRecord:
     """In milliseconds since 1970, where a job shows it to its user; inside, by the monotonic clock of the driver."""
     ended_at_ms: int
     """Likewise; now, while the attempt is in progress."""
-    subtasks: tuple[SubtaskFigures, ...] = ()
+    subtasks: tuple[SubtaskStats, ...] = ()
     reason: DeclineReason | None = None
     detail: str = ""
 
@@ -85,13 +85,13 @@ class AttemptRecord:
     @property
     def is_unaligned(self) -> bool:
         """Whether any subtask cut its input unaligned, for whatever cause."""
-        return any(each.cut is not Cut.ALIGNED for each in self.subtasks)
+        return any(each.cut is not SnapshotKind.ALIGNED for each in self.subtasks)
 
-    def _longest(self, time_ms: Callable[[Figures], int]) -> int:
+    def _longest(self, time_ms: Callable[[CheckpointStats], int]) -> int:
         return max((time_ms(each.figures) for each in self.subtasks), default=0)
 
 
-def figures_of(reports: tuple[SubtaskReport, ...]) -> tuple[SubtaskFigures, ...]:
+def stats_of(reports: tuple[SubtaskReport, ...]) -> tuple[SubtaskStats, ...]:
     """The figures of the reports, in the order of the subtasks."""
-    figures = (SubtaskFigures(report.subtask, report.cut, report.figures) for report in reports)
+    figures = (SubtaskStats(report.subtask, report.cut, report.figures) for report in reports)
     return tuple(sorted(figures, key=lambda each: each.subtask))

@@ -1,6 +1,6 @@
 """Key groups: the unit in which keyed state and keyed records move between subtasks.
 
-A key belongs to one of `max_parallelism` key groups for ever. A subtask owns a contiguous range of
+A key belongs to one of `max_parallelism` key groups, and never moves to another. A subtask owns a contiguous range of
 them, so that rescaling is a matter of reading other ranges of the same files. Both functions here
 are two views of one partition: every key group has exactly one owner (I9).
 """

@@ -130,24 +130,24 @@ def _on_forwarded(state: State, barrier: Barrier, waiting: frozenset[ChannelId])
     timer: tuple[Action, ...] = ()
     if waiting & state.may_overtake and barrier.remaining_ms is not None:
         timer = (StartDepartureTimer(barrier.checkpoint, barrier.remaining_ms),)
-    return _settle(departing, *timer)
+    return _complete_if_departed(departing, *timer)
 
 
 def _on_departed(state: State, channel: ChannelId, checkpoint: CheckpointId) -> Step:
     if isinstance(state, Clear) or checkpoint != state.newest:
         return state, ()
-    return _settle(replace(state, waiting=state.waiting - {channel}))
+    return _complete_if_departed(replace(state, waiting=state.waiting - {channel}))
 
 
 def _overtake(state: Departing) -> Step:
     channels = state.waiting & state.may_overtake
     remaining = replace(state, waiting=state.waiting - channels)
     if not channels:
-        return _settle(remaining)
-    return _settle(remaining, Overtake(state.barrier.overtaking(), channels))
+        return _complete_if_departed(remaining)
+    return _complete_if_departed(remaining, Overtake(state.barrier.overtaking(), channels))
 
 
-def _settle(state: Departing, *actions: Action) -> Step:
+def _complete_if_departed(state: Departing, *actions: Action) -> Step:
     if state.waiting:
         return state, actions
     return Clear(state.may_overtake, state.newest), (*actions, CompleteOutputs(state.newest))

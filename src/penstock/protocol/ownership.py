@@ -3,7 +3,7 @@
 Two kinds of file carry the ownership, and both are only ever created, never replaced:
 
     reservation of a block   "generation g may use the ids n to m", made before any of them is used for anything
-    outcome of id n          its manifest, or a void marker: at most one of them can ever exist
+    outcome of id n          its manifest, or a tombstone: at most one of them can ever exist
 
 The file of a reservation is named after the first id of its block. An owner reserves block after block, each where the
 one before ends, and the next one when it takes the last id, so that a trigger rarely waits for the store. To take over:
@@ -11,7 +11,7 @@ one before ends, and the next one when it takes the last id, so that a trigger r
     1. read the listing: the new generation is the highest seen + 1, the first id the one after the highest block
     2. create the reservation of that id alone; lost → somebody else took over in between: begin again, or give up
     3. read the listing again; any other entry that reaches that id → the first reading was old: begin again
-    4. create a void outcome for every id below it that was reserved and has none; lost → the former owner completed
+    4. create a tombstone for every id below it that was reserved and has none; lost → the former owner completed
        it: it counts
     5. only now choose the checkpoint to restore
 
@@ -25,7 +25,7 @@ there already and not its own. Then it is fenced and stops. A lease would only m
 Step 3 is there for two reasons. A driver that was asleep between 1 and 2 can create a reservation anew that was deleted
 because it was spent. And a reading takes time: it can show the outcome of an id and not the reservation of the block
 that the id is from, and then the id after it is in the middle of a block. In both cases the second reading shows the
-block that reaches further, or just as far. What is to be declared void is taken from the second reading too. The
+block that reaches further, or just as far. What gets a tombstone is taken from the second reading too. The
 reservation that was created in vain is worth nothing, and does no harm: ownership is with the block that ends highest,
 and of two that end with the same id, with the one that had begun before.
 
@@ -44,10 +44,10 @@ therefore revoke the licences of older generations by deleting them, and then de
 Files that stop a former owner would otherwise have to stay as long as it may sleep. The order matters:
 
     1. licences of older generations, durably, one after the other in the order of their ids
-    2. void markers of ids below our own first one
+    2. tombstones of ids below our own first one
 
 However late a former owner wakes up, one of three things happens to its next creation. The name is taken: it is fenced
-as before. The name is free because a void marker, or the reservation behind its last block, was deleted: then its own
+as before. The name is free because a tombstone, or the reservation behind its last block, was deleted: then its own
 licence was deleted before that, by this order (the reservation behind its last block is the licence of its successor,
 whose id is higher), and it finds out when it reads its licence. Or the name is free because nobody has taken over.
 A licence that is gone does not come back: a driver that was asleep while it took over may create the file anew, but not
@@ -62,7 +62,7 @@ ids have passed it.
 
 What stays in a directory that is used for years: the licence of the current generation, its highest reservation, and
 whatever the retained checkpoints and savepoints need. All other reservations go once all ids of their block are spent,
-void markers with the next generation that completes a checkpoint (`protocol.retention`).
+tombstones with the next generation that completes a checkpoint (`protocol.retention`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ NO_GENERATION = Generation(0)
 
 BLOCK_IDS_MAX = 16
 """The most ids that are reserved at once. It takes nearly all of the cost of a reservation away; and a takeover must
-declare void what is left of a block, one marker for each id."""
+write tombstones for what is left of a block, one marker for each id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def unreadable_reservation(checkpoint: CheckpointId) -> Reservation:
 
 
 @dataclass(frozen=True, slots=True)
-class Void:
+class Tombstone:
     """What stands in a manifest's place: `checkpoint` never completed and never will. By `generation`."""
 
     checkpoint: CheckpointId
@@ -118,11 +118,11 @@ class Void:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a checkpoint ended, without its content: completed by `generation`, or declared void by it."""
+    """How a checkpoint ended, without its content: completed by `generation`, or ended by its tombstone."""
 
     checkpoint: CheckpointId
     generation: Generation
-    is_void: bool = False
+    is_tombstone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +163,14 @@ def _last_id(entry: Reservation | Outcome) -> CheckpointId:
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """What to create, in this order: the reservation of `first` by `generation`, then the `void` outcomes.
+    """What to create, in this order: the reservation of `first` by `generation`, then the `tombstone` outcomes.
 
     Those are known when it is confirmed.
     """
 
     generation: Generation
     first: CheckpointId
-    void: tuple[CheckpointId, ...] = ()
+    tombstone: tuple[CheckpointId, ...] = ()
     token: str = ""
 
     @property
@@ -188,7 +188,7 @@ def decide_takeover(listing: Listing, token: str = "") -> Takeover:
 
 
 def confirm(takeover: Takeover, listing: Listing) -> Takeover | None:
-    """The takeover with all that is to be declared void, by a listing read after its reservation was created.
+    """The takeover with all that gets a tombstone, by a listing read after its reservation was created.
 
     None if anything else reaches its id: then nothing is owned, and the id is spent.
     """
@@ -198,7 +198,7 @@ def confirm(takeover: Takeover, listing: Listing) -> Takeover | None:
         return None
     reserved = {checkpoint for reservation in others.reservations for checkpoint in reservation.ids}
     settled = {outcome.checkpoint for outcome in others.outcomes}
-    return replace(takeover, void=tuple(sorted(reserved - settled)))
+    return replace(takeover, tombstone=tuple(sorted(reserved - settled)))
 
 
 def is_fenced(listing: Listing, generation: Generation) -> bool:

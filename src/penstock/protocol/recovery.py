@@ -1,6 +1,6 @@
 """From which checkpoint to start: the newest valid one, and never silently from less than there was (I8).
 
-The caller has taken the directory over (`protocol.claims`), so the candidates are final, and has verified them from
+The caller has taken the directory over (`protocol.ownership`), so the candidates are final, and has verified them from
 the newest down. Each comes with its verdict:
 
     Valid      manifest and blobs are what was written, and fit this pipeline
@@ -56,7 +56,7 @@ Verdict: TypeAlias = Valid | Damaged | Foreign
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A completed checkpoint, that is an outcome which is not void, and what its verification found."""
+    """A completed checkpoint, that is an outcome that is not a tombstone, and what its verification found."""
 
     checkpoint: CheckpointId
     verdict: Verdict
@@ -132,7 +132,7 @@ _GONE = Damaged("its manifest is gone, although its output was committed")
 def _foreign_text(checkpoint: CheckpointId, reason: str) -> str:
     return (
         f"checkpoint {checkpoint} does not belong to this pipeline: {reason}. Going back past it would silently lose "
-        "what it holds. Give this pipeline a checkpoint directory of its own, or undo the change."
+        "what it holds. Give this pipeline its own checkpoint directory, or undo the change."
     )
 
 

@@ -10,9 +10,9 @@ A file is deleted for one reason only: nothing that can still be restored, or ca
 - Blobs are judged by reachability, never by age: a later checkpoint may refer to an early one's blob.
 - What was begun after the newest completed checkpoint is left alone, and so is all of a newer generation. A generation
   that is fenced deletes nothing at all (I6).
-- A reservation may go once every id of its block is spent, unless it is the licence of this generation (`claims`). The
+- A reservation may go once every id of its block is spent, unless it is the licence of this generation. The
   newest completed checkpoint keeps its own, so that ids grow on from there whatever is deleted (I5).
-- Void markers of older generations' ids may go when this generation has completed a checkpoint, after all their
+- Tombstones of older generations' ids may go when this generation has completed a checkpoint, after all their
   licences: a former owner that creates an outcome in the place of a marker finds its licence gone (I6). Those of this
   generation's own ids stay: a write of it that hangs may still arrive.
 """
@@ -26,7 +26,7 @@ from penstock.ids import NO_CHECKPOINT, CheckpointId, Generation
 from penstock.protocol.ownership import Listing, Outcome, Reservation, is_fenced
 
 STOPS_RETAINED = 3
-"""Unless somebody says otherwise, so many savepoints of stops stay."""
+"""Number of savepoints of stops that stay, by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True)
-class Horizon:
+class RetentionBound:
     """What the coordinator knew when it asked: nothing newer than `newest` may be touched."""
 
     generation: Generation
@@ -74,7 +74,7 @@ class Horizon:
 
 
 @dataclass(frozen=True, slots=True)
-class Retirement:
+class Pruning:
     """What to delete, in the order of the fields, each before the next one begins."""
 
     manifests: tuple[CheckpointId, ...] = ()
@@ -84,79 +84,79 @@ class Retirement:
     reservations: tuple[CheckpointId, ...] = ()
     """Of this generation."""
     licences: tuple[CheckpointId, ...] = ()
-    """Reservations of others. Each must be gone for good before the next one goes: see `claims`."""
-    voids: tuple[CheckpointId, ...] = ()
+    """Reservations of others. Each must be gone for good before the next one goes: see `protocol.ownership`."""
+    tombstones: tuple[CheckpointId, ...] = ()
 
 
-def decide_retention(contents: Contents, horizon: Horizon) -> Retirement:
+def decide_retention(contents: Contents, bound: RetentionBound) -> Pruning:
     """What may be deleted; nothing if this generation is fenced."""
-    if is_fenced(contents.listing, horizon.generation):
-        return Retirement()
-    manifests = _retired_manifests(contents.completed, horizon)
+    if is_fenced(contents.listing, bound.generation):
+        return Pruning()
+    manifests = _pruned_manifests(contents.completed, bound)
     kept = tuple(each for each in contents.completed if each.checkpoint not in manifests)
-    spent = _spent_reservations(contents.listing.reservations, horizon)
-    return Retirement(
+    spent = _spent_reservations(contents.listing.reservations, bound)
+    return Pruning(
         manifests=tuple(sorted(manifests)),
-        committed=_spent_markers(contents.committed, kept, horizon),
-        blobs=_unreachable(contents.blobs, kept, horizon),
-        reservations=tuple(each.checkpoint for each in spent if each.generation == horizon.generation),
-        licences=tuple(each.checkpoint for each in spent if each.generation != horizon.generation),
-        voids=_spent_voids(contents.listing.outcomes, horizon),
+        committed=_spent_markers(contents.committed, kept, bound),
+        blobs=_unreachable(contents.blobs, kept, bound),
+        reservations=tuple(each.checkpoint for each in spent if each.generation == bound.generation),
+        licences=tuple(each.checkpoint for each in spent if each.generation != bound.generation),
+        tombstones=_spent_tombstones(contents.listing.outcomes, bound),
     )
 
 
-def _retired_manifests(completed: Iterable[CompletedCheckpoint], horizon: Horizon) -> frozenset[CheckpointId]:
+def _pruned_manifests(completed: Iterable[CompletedCheckpoint], bound: RetentionBound) -> frozenset[CheckpointId]:
     known = sorted(
-        (each for each in completed if each.blobs is not None and each.checkpoint <= horizon.newest),
+        (each for each in completed if each.blobs is not None and each.checkpoint <= bound.newest),
         key=lambda each: each.checkpoint,
     )
     checkpoints = [each.checkpoint for each in known if not each.is_savepoint]
     stops = [each.checkpoint for each in known if each.is_stop]
-    return frozenset(checkpoints[: -horizon.retained] + stops[: -horizon.stops_retained]) - horizon.in_use
+    return frozenset(checkpoints[: -bound.retained] + stops[: -bound.stops_retained]) - bound.in_use
 
 
 def _spent_markers(
-    markers: frozenset[CheckpointId], kept: Iterable[CompletedCheckpoint], horizon: Horizon
+    markers: frozenset[CheckpointId], kept: Iterable[CompletedCheckpoint], bound: RetentionBound
 ) -> tuple[CheckpointId, ...]:
     spent = markers - {each.checkpoint for each in kept}
-    return tuple(sorted(checkpoint for checkpoint in spent if checkpoint <= horizon.newest))
+    return tuple(sorted(checkpoint for checkpoint in spent if checkpoint <= bound.newest))
 
 
-def _unreachable(blobs: Iterable[Blob], kept: Iterable[CompletedCheckpoint], horizon: Horizon) -> tuple[str, ...]:
+def _unreachable(blobs: Iterable[Blob], kept: Iterable[CompletedCheckpoint], bound: RetentionBound) -> tuple[str, ...]:
     reachable = {path for each in kept for path in each.blobs or ()}
     unreadable = {each.checkpoint for each in kept if each.blobs is None}
     return tuple(
         sorted(
             blob.path
             for blob in blobs
-            if blob.path not in reachable and blob.checkpoint not in unreadable and _is_over(blob, horizon)
+            if blob.path not in reachable and blob.checkpoint not in unreadable and _is_over(blob, bound)
         )
     )
 
 
-def _is_over(blob: Blob, horizon: Horizon) -> bool:
+def _is_over(blob: Blob, bound: RetentionBound) -> bool:
     """Whether the attempt that wrote the blob can no longer complete.
 
     An older generation's cannot: the takeover gave every id of it an outcome.
     """
-    return blob.generation < horizon.generation or (
-        blob.generation == horizon.generation and blob.checkpoint <= horizon.newest
+    return blob.generation < bound.generation or (
+        blob.generation == bound.generation and blob.checkpoint <= bound.newest
     )
 
 
-def _spent_reservations(reservations: Iterable[Reservation], horizon: Horizon) -> list[Reservation]:
-    spent = [each for each in reservations if each.last < horizon.newest and each.checkpoint != horizon.first]
+def _spent_reservations(reservations: Iterable[Reservation], bound: RetentionBound) -> list[Reservation]:
+    spent = [each for each in reservations if each.last < bound.newest and each.checkpoint != bound.first]
     return sorted(spent, key=lambda each: each.checkpoint)
 
 
-def _spent_voids(outcomes: Iterable[Outcome], horizon: Horizon) -> tuple[CheckpointId, ...]:
-    if horizon.newest < horizon.first:
+def _spent_tombstones(outcomes: Iterable[Outcome], bound: RetentionBound) -> tuple[CheckpointId, ...]:
+    if bound.newest < bound.first:
         # The licences of generations since the restored checkpoint are still there.
         return ()
     return tuple(
         sorted(
             each.checkpoint
             for each in outcomes
-            if each.is_void and each.checkpoint < horizon.first and each.generation <= horizon.generation
+            if each.is_tombstone and each.checkpoint < bound.first and each.generation <= bound.generation
         )
     )

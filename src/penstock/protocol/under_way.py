@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.ids import SubtaskId
-from penstock.protocol.coordinator.state import Attempt, Collecting, Errand, Settling, State, Writing
-from penstock.protocol.history import AttemptRecord, Status, figures_of
+from penstock.protocol.coordinator.state import Collecting, PendingCheckpoint, Retry, State, Writing, WritingTombstone
+from penstock.protocol.history import CheckpointRecord, Status, stats_of
 from penstock.protocol.manifest import SubtaskReport
 
 _NAMED_MAX = 5
@@ -27,19 +27,19 @@ class Hindrance:
     error: str
 
 
-def attempts_under_way(state: State, now_ms: int) -> tuple[AttemptRecord, ...]:
+def checkpoints_under_way(state: State, now_ms: int) -> tuple[CheckpointRecord, ...]:
     """The attempts that have no outcome yet, the older one first; each ends now, as far as anybody knows."""
     records = []
     match state.deciding:
-        case Writing(attempt, manifest):
-            records.append(_record(attempt, manifest.reports, "its manifest is being written", now_ms))
-        case Settling(attempt, manifest, reason, detail, errand):
-            why = f"{reason.value} ({detail}); the store has to confirm that it is given up{_failing(errand)}"
-            records.append(_record(attempt, manifest.reports, why, now_ms))
+        case Writing(pending, manifest):
+            records.append(_record(pending, manifest.reports, "its manifest is being written", now_ms))
+        case WritingTombstone(pending, manifest, reason, detail, retry):
+            why = f"{reason.value} ({detail}); the store has to confirm that it is given up{_failing(retry)}"
+            records.append(_record(pending, manifest.reports, why, now_ms))
         case None:
             pass
     if (collecting := state.collecting) is not None:
-        records.append(_record(collecting.attempt, collecting.reports, _waits_for(collecting), now_ms))
+        records.append(_record(collecting.pending, collecting.reports, _waits_for(collecting), now_ms))
     return tuple(records)
 
 
@@ -53,28 +53,28 @@ def _calls(state: State) -> list[Hindrance]:
     calls = []
     if (publishing := state.publishing) is not None:
         what = f"the output of checkpoint {publishing.permit.checkpoint} is not published yet"
-        calls.append(_of_errand(what, publishing.errand))
+        calls.append(_of_retry(what, publishing.retry))
     match state.deciding:
         case Writing(_, manifest):
             what = f"the manifest of checkpoint {manifest.checkpoint} is not written yet"
             calls.append(Hindrance(what, manifest.completed_at_ms, 0, "the store does not answer"))
-        case Settling(_, manifest, reason, _, errand):
+        case WritingTombstone(_, manifest, reason, _, retry):
             what = f"checkpoint {manifest.checkpoint} has failed ({reason.value}), and the store cannot confirm it"
-            calls.append(_of_errand(what, errand))
+            calls.append(_of_retry(what, retry))
         case None:
             pass
     if (reserving := state.reserving) is not None:
         what = f"no id can be reserved for checkpoint {reserving.reservation.checkpoint}"
-        calls.append(_of_errand(what, reserving.errand))
+        calls.append(_of_retry(what, reserving.retry))
     return calls
 
 
-def _of_errand(what: str, errand: Errand) -> Hindrance:
-    return Hindrance(what, errand.since_ms, errand.failures, errand.error)
+def _of_retry(what: str, retry: Retry) -> Hindrance:
+    return Hindrance(what, retry.since_ms, retry.failures, retry.error)
 
 
-def _failing(errand: Errand) -> str:
-    return f", and has failed to do so ({errand.failures} times): {errand.error}" if errand.failures else ""
+def _failing(retry: Retry) -> str:
+    return f", and has failed to do so ({retry.failures} times): {retry.error}" if retry.failures else ""
 
 
 def _waits_for(collecting: Collecting) -> str:
@@ -91,14 +91,16 @@ def named(subtasks: frozenset[SubtaskId]) -> str:
     return ", ".join(str(subtask) for subtask in ordered[:_NAMED_MAX]) + more
 
 
-def _record(attempt: Attempt, reports: tuple[SubtaskReport, ...], detail: str, now_ms: int) -> AttemptRecord:
-    barrier = attempt.barrier
-    return AttemptRecord(
+def _record(
+    pending: PendingCheckpoint, reports: tuple[SubtaskReport, ...], detail: str, now_ms: int
+) -> CheckpointRecord:
+    barrier = pending.barrier
+    return CheckpointRecord(
         barrier.checkpoint,
         barrier.flags,
         Status.IN_PROGRESS,
         barrier.triggered_at_ms,
         now_ms,
-        figures_of(reports),
+        stats_of(reports),
         detail=detail,
     )

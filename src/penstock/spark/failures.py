@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.errors import GangFailed, PenstockError
+from penstock.errors import PenstockError, WorkersLost
 from penstock.spark.environment import environment_failure
 
 _LINES_MAX = 30
@@ -17,7 +17,7 @@ _CRASHED = "Python worker exited unexpectedly"
 _EXECUTOR = re.compile(r"ExecutorLostFailure \((executor \S+) [^)]*\)(?: Reason: ([^\n]*))?")
 
 
-def gang_failure(error: Exception, master: str = "local") -> PenstockError:
+def workers_lost(error: Exception, master: str = "local") -> PenstockError:
     """The reason in words, with what Spark said as its cause."""
     if isinstance(error, PenstockError):
         return error
@@ -27,14 +27,14 @@ def gang_failure(error: Exception, master: str = "local") -> PenstockError:
         failure = unfit
     elif found := _EXECUTOR.search(text):
         reason = f": {found.group(2).strip()}" if found.group(2) else ""
-        failure = GangFailed(f"{found.group(1)} of Spark was lost, and the workers on it with it{reason}")
+        failure = WorkersLost(f"{found.group(1)} of Spark was lost, and the workers on it with it{reason}")
     elif _CRASHED in text and "Traceback (most recent call last)" not in text:
-        failure = GangFailed(
+        failure = WorkersLost(
             "the process of a worker is gone: it was killed, ran out of memory, or crashed in native code. "
             "The log of its executor may say more"
         )
     else:
         lines = [line for line in text.splitlines() if not _NOISE.search(line)]
-        failure = GangFailed("\n".join(dict.fromkeys(lines[:_LINES_MAX])) or type(error).__name__)
+        failure = WorkersLost("\n".join(dict.fromkeys(lines[:_LINES_MAX])) or type(error).__name__)
     failure.__cause__ = error
     return failure

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.driver.phases import Phase
 from penstock.ids import CheckpointId
 from penstock.protocol.barrier import BarrierFlag
-from penstock.protocol.history import AttemptRecord
+from penstock.protocol.history import CheckpointRecord
 from penstock.spark.cancellation import cancel_other_jobs
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Stoppable(Protocol):
     @property
     def status(self) -> Status: ...
 
-    def checkpoints(self) -> tuple[AttemptRecord, ...]: ...
+    def checkpoints(self) -> tuple[CheckpointRecord, ...]: ...
 
     def stop(self, drain: bool = False, timeout: float | None = None) -> CheckpointId | None: ...
 
@@ -98,7 +98,7 @@ class Stopping:
     def _stop(self, text: str) -> None:
         self._is_stopped = True
         self._say(text)
-        # In a thread of its own, because it waits for the driver, and whoever watches must go on.
+        # In a separate thread, because it waits for the driver, and whoever watches must go on.
         threading.Thread(target=self._stopped, name="penstock-stop", daemon=True).start()
 
     def _stopped(self) -> None:
@@ -107,7 +107,7 @@ class Stopping:
             self._job.stop()
 
 
-def ending_text(records: tuple[AttemptRecord, ...], again: str, *, is_cut_short: bool = False) -> str:
+def ending_text(records: tuple[CheckpointRecord, ...], again: str, *, is_cut_short: bool = False) -> str:
     """How a job that did not fail has ended, in words. `again` says how to go on: `run the same command again`."""
     last = next((record for record in reversed(records) if record.is_completed), None)
     if last is not None and BarrierFlag.DRAIN in last.flags:

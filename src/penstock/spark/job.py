@@ -3,7 +3,7 @@
 The thread is the driver's mailbox: it runs the supervisor, and with it coordinator and committer. The handle talks to
 it by posting calls and waiting for their answers, from any thread.
 
-Lease, orders and each attempt have background threads of their own, so that a store or sink that hangs in one of them
+Lease, orders and each attempt have their own background threads, so that a store or sink that hangs in one of them
 holds up none of the others. All threads are daemonic.
 """
 
@@ -32,18 +32,18 @@ from penstock.exchange.zmq_transport import RealClock
 from penstock.graph.explanation import explained
 from penstock.graph.physical import PhysicalPlan
 from penstock.ids import CheckpointId, Generation, OperatorName, WorkerId
-from penstock.mailbox.recovery_stats import RecoveryFigures
+from penstock.mailbox.recovery_stats import RecoveryStats
 from penstock.mailbox.threads import Mail, ThreadBackground
 from penstock.metrics.samples import Metrics
 from penstock.model.units import Duration, duration_s
 from penstock.protocol.coordinator.events import RequestCompleted, RequestResult
 from penstock.protocol.coordinator.state import RequestKind
-from penstock.protocol.history import AttemptRecord
+from penstock.protocol.history import CheckpointRecord
 from penstock.protocol.history import Status as RecordStatus
-from penstock.spark.gang import SparkGang, StoreAddress
 from penstock.spark.interrupts import HANDLER, Stopping, ending_text
 from penstock.spark.sessions import session_zone
 from penstock.spark.settings import Settings
+from penstock.spark.worker_group import SparkWorkerGroup, StoreAddress
 from penstock.storage import open_store
 from penstock.storage.copies import export_checkpoint
 from penstock.storage.lease import BEAT_MS, Lease
@@ -83,7 +83,7 @@ class Status:
     """Of the subtasks, how many are held up by a full output."""
     last_checkpoint: CheckpointId | None
     last_error: str | None
-    recovery: RecoveryFigures | None = None
+    recovery: RecoveryStats | None = None
     """How far this attempt has come with what it restored; None if it began without a checkpoint."""
     rows_late: int = 0
     """Rows that were dropped because their windows had been emitted when they came, over all restarts."""
@@ -146,14 +146,16 @@ class Job:
         self._control_background = ThreadBackground(self._mail, name=f"penstock-{name}-orders")
         self._spark = spark
         worker = settings.worker(session_zone(spark))
-        self._gang = SparkGang(spark, name, worker, address, network, self._on_gang_failed, self._on_gang_held_up)
+        self._worker_group = SparkWorkerGroup(
+            spark, name, worker, address, network, self._on_workers_lost, self._on_workers_held_up
+        )
         self._supervisor = Supervisor(
             plan,
             settings.supervisor(),
             committers,
-            self._gang,
+            self._worker_group,
             self._clock,
-            self._gang,
+            self._worker_group,
             self._control_background,
             store,
             attempt_background=lambda: ThreadBackground(self._mail, name=f"penstock-{name}"),
@@ -194,7 +196,7 @@ class Job:
         finally:
             self._lease_background.close()
             self._control_background.close()
-            self._gang.close()
+            self._worker_group.close()
             self._say_last_words()
             HANDLER.remove(id(self))
             self._listeners.close(_LISTENERS_S)
@@ -202,7 +204,7 @@ class Job:
 
     def _turn(self) -> None:
         supervisor = self._supervisor
-        for frame in self._gang.receive():
+        for frame in self._worker_group.receive():
             supervisor.deliver(frame)
         self._bell.clear()
         self._mail.deliver()
@@ -211,18 +213,18 @@ class Job:
             return
         at_ms = supervisor.timers.next_at_ms
         sleep_ms = 1000 if at_ms is None else max(0, min(1000, at_ms - self._clock.now_ms()))
-        if not self._gang.wait(sleep_ms):
+        if not self._worker_group.wait(sleep_ms):
             self._bell.wait(sleep_ms / 1000)
 
     def _ring(self) -> None:
         self._bell.set()
-        self._gang.wake()
+        self._worker_group.wake()
 
-    def _on_gang_failed(self, generation: Generation, error: Exception) -> None:
-        self._mail.post(lambda: self._supervisor.on_gang_failed(generation, error))
+    def _on_workers_lost(self, generation: Generation, error: Exception) -> None:
+        self._mail.post(lambda: self._supervisor.on_workers_lost(generation, error))
 
-    def _on_gang_held_up(self, generation: Generation, hold_up: HoldUp | None) -> None:
-        self._mail.post(lambda: self._supervisor.on_gang_held_up(generation, hold_up))
+    def _on_workers_held_up(self, generation: Generation, hold_up: HoldUp | None) -> None:
+        self._mail.post(lambda: self._supervisor.on_workers_held_up(generation, hold_up))
 
     def _keep_lease(self) -> None:
         def renewed(outcome: object) -> None:
@@ -337,7 +339,7 @@ class Job:
             totals.late,
             progress.detail,
             self.plan.workers,
-            self._gang.slots_total,
+            self._worker_group.slots_total,
             totals.skipped,
             totals.files_skipped,
             totals.dead_letters,
@@ -358,7 +360,7 @@ class Job:
         print(text)
         return None
 
-    def checkpoints(self) -> tuple[AttemptRecord, ...]:
+    def checkpoints(self) -> tuple[CheckpointRecord, ...]:
         """The last checkpoints, completed, declined or in progress, with their figures; newest last.
 
         Times are in milliseconds since 1970. The detail of one in progress says what it waits for.
@@ -408,7 +410,7 @@ class Job:
     @property
     def worker_processes(self) -> dict[WorkerId, int]:
         """Process ids of the current workers, for those who want to look at them, or kill them."""
-        return dict(self._gang.processes)
+        return dict(self._worker_group.processes)
 
     def _request(self, kind: RequestKind, timeout: Duration | None) -> CheckpointId:
         limit_s = _seconds(timeout)

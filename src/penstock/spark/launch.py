@@ -13,12 +13,12 @@ from penstock.errors import OptionError
 from penstock.graph.logical import Graph
 from penstock.graph.physical import plan as plan_graph
 from penstock.ids import OperatorName
-from penstock.spark.gang import StoreAddress
 from penstock.spark.job import Job
 from penstock.spark.labels import stop_progress_bar
 from penstock.spark.preflight import check_session
 from penstock.spark.sessions import context_of, is_on_this_host, master_of
 from penstock.spark.settings import Settings
+from penstock.spark.worker_group import StoreAddress
 from penstock.storage import open_store
 from penstock.storage.copies import import_checkpoint
 from penstock.storage.lease import Lease

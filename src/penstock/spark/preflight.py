@@ -1,6 +1,6 @@
-"""Before anything is submitted: can this session run a gang of so many workers at all?
+"""Before anything is submitted: can this session run this number of workers at all?
 
-Spark would answer these questions too, but late, or by waiting for ever.
+Spark would answer these questions too, but late, or never.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _EXECUTORS_S_MAX = 30.0
-"""So long executors may take to register after a session was started."""
+"""How long executors may take to register after the session was started."""
 
 
 def check_session(spark: SparkSession, workers: int) -> None:

@@ -229,12 +229,12 @@ class Settings:
         silence_ms = _ms("worker_silence", self.worker_silence)
         channel_bytes = size_bytes("channel_size", self.channel_size, error=OptionError)
         return WorkerSettings(
-            window_bytes=channel_bytes,
+            credit_limit_bytes=channel_bytes,
             output_bytes_max=channel_bytes,
             queue_ms_target=_ms("channel_time", self.channel_time),
             batch_ms_target=_ms("batch_time", self.batch_time),
             capture_bytes_max=size_bytes("inflight_size_max", self.inflight_size_max, error=OptionError),
-            backlog_bytes_max=size_bytes("recovery_size_max", self.recovery_size_max, error=OptionError),
+            recovery_bytes_max=size_bytes("recovery_size_max", self.recovery_size_max, error=OptionError),
             heartbeat_ms=max(1, min(1000, silence_ms // 4)),
             driver_silence_ms_max=3 * silence_ms,
             time_zone=time_zone,

@@ -1,7 +1,7 @@
 """What runs inside a Spark task: one worker, from the first word to the driver until it is told to stop.
 
-All that it needs comes in Spark's own closure, as an `Attempt`; there is no other channel for code. State does not: the
-checkpoint that it starts from it reads from the store.
+All that it needs comes in Spark's own closure, as a `WorkerLaunch`; there is no other channel for code. State does not:
+the worker reads the checkpoint that it starts from out of the store.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SWITCH_S = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class WorkerLaunch:
     """One generation of a pipeline, as its workers must know it."""
 
     generation: Generation
@@ -62,23 +62,23 @@ class Attempt:
     """With which the driver took its directory over; a worker that does not see it sees another directory."""
 
 
-def task(attempt: Attempt) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def task(launch: WorkerLaunch) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`: it takes one row, the number of the worker, and gives back none."""
     from pyspark import cloudpickle
 
-    return entry(cloudpickle.dumps(functools.partial(_run, attempt)), versions())
+    return entry(cloudpickle.dumps(functools.partial(_run, launch)), versions())
 
 
-def _run(attempt: Attempt) -> None:
+def _run(launch: WorkerLaunch) -> None:
     from pyspark import BarrierTaskContext
 
     context = BarrierTaskContext.get()
     number = context.partitionId()
-    address = None if attempt.is_local else context.getTaskInfos()[number].address.split(":")[0]
-    work(attempt, WorkerId(number), address)
+    address = None if launch.is_local else context.getTaskInfos()[number].address.split(":")[0]
+    work(launch, WorkerId(number), address)
 
 
-def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
+def work(launch: WorkerLaunch, number: WorkerId, address: str | None) -> None:
     """Be worker `number` of an attempt until it ends.
 
     Raises what the worker failed with, unless the driver has heard of it: Spark would print stack traces of it.
@@ -91,16 +91,16 @@ def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
     sys.setswitchinterval(_SWITCH_S)
     # Modules and whatever else is there by now stays: the collector would look through all of it, between records.
     gc.freeze()
-    transport = ZmqTransport(number, attempt.secrets, address)
+    transport = ZmqTransport(number, launch.secrets, address)
     mail = Mail(transport.wake)
     background = ThreadBackground(mail)
     try:
-        transport.connect(COORDINATOR, attempt.driver)
-        store = _open_store(attempt, number, transport)
-        hello = HelloFrame(attempt.generation, number, transport.endpoint, os.getpid())
+        transport.connect(COORDINATOR, launch.driver)
+        store = _open_store(launch, number, transport)
+        hello = HelloFrame(launch.generation, number, transport.endpoint, os.getpid())
         transport.send(COORDINATOR, hello)
         early: list[Frame] = []
-        welcome = _await_welcome(attempt, transport, early)
+        welcome = _await_welcome(launch, transport, early)
         if welcome is None:
             return
         for peer, endpoint in enumerate(welcome.endpoints):
@@ -109,20 +109,20 @@ def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
         clock = RealClock()
         worker = Worker(
             number,
-            attempt.plan,
-            attempt.generation,
-            attempt.settings,
+            launch.plan,
+            launch.generation,
+            launch.settings,
             clock=clock,
             transport=transport,
             background=background,
             store=store,
-            manifest=None if attempt.restored is None else read_manifest(store, attempt.restored),
+            manifest=None if launch.restored is None else read_manifest(store, launch.restored),
         )
-        beat = WorkerBeat(worker, threading.get_ident(), lambda: transport.pulse(attempt.driver))
-        with Pulse(beat, max(1, attempt.settings.heartbeat_ms // 2)):
+        beat = WorkerBeat(worker, threading.get_ident(), lambda: transport.pulse(launch.driver))
+        with Pulse(beat, max(1, launch.settings.heartbeat_ms // 2)):
             run_worker(worker, transport, mail, clock, early)
         transport.flush()
-        if worker.failure is not None and not (worker.has_reported and _is_heard(attempt, transport)):
+        if worker.failure is not None and not (worker.has_reported and _is_heard(launch, transport)):
             raise worker.failure
     finally:
         background.close()
@@ -130,20 +130,20 @@ def work(attempt: Attempt, number: WorkerId, address: str | None) -> None:
         gc.unfreeze()
 
 
-def _open_store(attempt: Attempt, number: WorkerId, transport: ZmqTransport) -> Store:
+def _open_store(launch: WorkerLaunch, number: WorkerId, transport: ZmqTransport) -> Store:
     """The store of the driver; if it is another one here, the pipeline is ended at once."""
-    store = open_store(attempt.store_url, check=False, storage_options=attempt.storage_options or None)
-    if attempt.reservation is not None:
+    store = open_store(launch.store_url, check=False, storage_options=launch.storage_options or None)
+    if launch.reservation is not None:
         try:
-            require_shared(store, attempt.reservation)
+            require_shared(store, launch.reservation)
         except OptionError as error:
-            transport.send(COORDINATOR, FailedFrame(attempt.generation, number, str(error), kind=type(error).__name__))
+            transport.send(COORDINATOR, FailedFrame(launch.generation, number, str(error), kind=type(error).__name__))
             transport.flush()
             raise
     return store
 
 
-def _is_heard(attempt: Attempt, transport: ZmqTransport) -> bool:
+def _is_heard(launch: WorkerLaunch, transport: ZmqTransport) -> bool:
     """Whether the driver answers a failure: it ends the attempt. If it does not, Spark must bring it the news."""
     clock = RealClock()
     until_ms = clock.now_ms() + _HEARD_MS_MAX
@@ -151,22 +151,22 @@ def _is_heard(attempt: Attempt, transport: ZmqTransport) -> bool:
         # A peer that has left already says nothing about the driver.
         with contextlib.suppress(PenstockError):
             for frame in transport.receive():
-                if isinstance(frame, StopFrame) and frame.generation == attempt.generation:
+                if isinstance(frame, StopFrame) and frame.generation == launch.generation:
                     return True
         transport.wait(left_ms)
     return False
 
 
-def _await_welcome(attempt: Attempt, transport: ZmqTransport, early: list[Frame]) -> WelcomeFrame | None:
-    """Wait until the gang is complete; None if it was called off.
+def _await_welcome(launch: WorkerLaunch, transport: ZmqTransport, early: list[Frame]) -> WelcomeFrame | None:
+    """Wait until all workers have come; None if it was called off.
 
     Workers that were welcomed sooner may be sending already: what comes from them is kept in `early`.
     """
     clock = RealClock()
-    until_ms = clock.now_ms() + attempt.welcome_ms_max
+    until_ms = clock.now_ms() + launch.welcome_ms_max
     while (left_ms := until_ms - clock.now_ms()) > 0:
         for frame in transport.receive():
-            if frame.generation != attempt.generation:
+            if frame.generation != launch.generation:
                 continue
             if isinstance(frame, WelcomeFrame):
                 return frame
@@ -175,5 +175,5 @@ def _await_welcome(attempt: Attempt, transport: ZmqTransport, early: list[Frame]
             early.append(frame)
         transport.wait(left_ms)
     raise PenstockError(
-        f"the driver did not answer within {attempt.welcome_ms_max} ms: it is gone, or this host cannot reach it"
+        f"the driver did not answer within {launch.welcome_ms_max} ms: it is gone, or this host cannot reach it"
     )

@@ -46,7 +46,7 @@ def inline_segments(parts: Sequence[Sequence[Data]]) -> list[Segment]:
 def read_segment(store: Store, segment: Segment) -> bytes:
     """The bytes of `segment`. Raises `CorruptBlob` if they are not those that were written.
 
-    A blob that is gone is a `StorageError`: it may have been retired, where damage never is.
+    A blob that is gone is a `StorageError`: it may have been pruned, where damage never is.
     """
     content = segment.inline if segment.inline is not None else store.read(*_place(segment), segment.length)
     _require_intact(segment, len(content), zlib.crc32(content))
@@ -76,7 +76,7 @@ def _checksum(buffers: Sequence[Data]) -> int:
 
 def _place(segment: Segment) -> tuple[str, int]:
     if segment.path is None:
-        raise CorruptBlob(f"a segment of {segment.length} bytes names no blob and holds no bytes of its own")
+        raise CorruptBlob(f"a segment of {segment.length} bytes names no blob and holds no bytes itself")
     return segment.path, segment.offset
 
 

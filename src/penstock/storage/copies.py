@@ -26,11 +26,11 @@ from penstock.ids import CheckpointId
 from penstock.protocol.manifest import Manifest, Segment, blobs_of, segments_of
 from penstock.protocol.manifest.codec import (
     decode_manifest,
-    decode_manifest_or_void,
+    decode_manifest_or_tombstone,
     encode_manifest,
     encode_reservation,
 )
-from penstock.protocol.ownership import Void, confirm, decide_takeover
+from penstock.protocol.ownership import Tombstone, confirm, decide_takeover
 from penstock.storage import open_store, paths
 from penstock.storage.blob import verify_segment
 from penstock.storage.directory import Directory, create_or_read
@@ -38,7 +38,7 @@ from penstock.storage.port import Store
 
 
 def read_manifest(store: Store, checkpoint: CheckpointId) -> Manifest:
-    """The manifest of a checkpoint; `RestoreError` if there is none of this id."""
+    """The manifest of a checkpoint; `RestoreError` if no checkpoint has this id."""
     if not _exists(store, paths.manifest(checkpoint)):
         known = ", ".join(str(id) for id in Directory(store).ids(paths.PathKind.MANIFEST)) or "none"
         raise RestoreError(f"there is no checkpoint {checkpoint}: there are {known}")
@@ -84,7 +84,7 @@ def _names_in_copy(manifest: Manifest) -> dict[str, str]:
     return {path: f"{prefix}-{number}-state" for number, path in enumerate(sorted(blobs_of(manifest)))}
 
 
-def _require_free(store: Store, manifest: Manifest, to: Store, found: Manifest | Void | None) -> None:
+def _require_free(store: Store, manifest: Manifest, to: Store, found: Manifest | Tombstone | None) -> None:
     if found is not None:
         raise _occupied(store, manifest, to, found)
     if Directory(to).ids(paths.PathKind.RESERVED):
@@ -95,11 +95,11 @@ def _require_free(store: Store, manifest: Manifest, to: Store, found: Manifest |
         )
 
 
-def _occupied(store: Store, manifest: Manifest, to: Store, found: Manifest | Void | None) -> StorageError:
+def _occupied(store: Store, manifest: Manifest, to: Store, found: Manifest | Tombstone | None) -> StorageError:
     there = f"checkpoint {manifest.checkpoint} of pipeline '{found.shape.name}'" if isinstance(found, Manifest) else ""
     return StorageError(
         f"checkpoint {manifest.checkpoint} of pipeline '{manifest.shape.name}' in {store!r} is not copied to {to!r}: "
-        f"{there or 'a void marker of that id'} lies there, and is another one. Copy to another directory, or delete "
+        f"{there or 'a tombstone of that id'} lies there, and is another one. Copy to another directory, or delete "
         f"the one there first. The original is complete and stays where it is."
     )
 
@@ -149,7 +149,7 @@ def import_checkpoint(
     verify(store, imported)
     if not store.create(paths.manifest(first), encode_manifest(imported)) and _outcome(store, first) != imported:
         raise _raced()
-    # The licence, as for every creation (`claims`).
+    # The licence, as for every creation (`ownership`).
     if not _exists(store, paths.reserved(first)):
         raise _raced()
     if is_committed:
@@ -181,14 +181,14 @@ def _locate(store: Store, restore: str | int, storage_options: dict[str, object]
 
 
 def newest_completed(store: Store) -> CheckpointId | None:
-    """The highest id that has a manifest and not a void marker.
+    """The highest id that has a manifest and not a tombstone.
 
     A damaged outcome may be a manifest: it is a `RestoreError`, never passed over (I8).
     """
     directory = Directory(store)
     for checkpoint in reversed(directory.ids(paths.PathKind.MANIFEST)):
         try:
-            outcome = directory.manifest_or_void(checkpoint)
+            outcome = directory.manifest_or_tombstone(checkpoint)
         except CorruptBlob as error:
             raise RestoreError(
                 f"the newest checkpoint of {store!r}, {checkpoint}, is damaged: {error} {_way_out(checkpoint)}"
@@ -207,7 +207,7 @@ def _batch_offsets(store: Store) -> Iterable[int]:
     directory = Directory(store)
     for checkpoint in directory.ids(paths.PathKind.MANIFEST):
         try:
-            outcome = directory.manifest_or_void(checkpoint)
+            outcome = directory.manifest_or_tombstone(checkpoint)
         except (CorruptBlob, RestoreError):
             continue
         if isinstance(outcome, Manifest):
@@ -245,10 +245,10 @@ def _verify_all(store: Store, segments: Iterable[Segment]) -> None:
         verify_segment(store, segment)
 
 
-def _outcome(store: Store, checkpoint: CheckpointId) -> Manifest | Void | None:
+def _outcome(store: Store, checkpoint: CheckpointId) -> Manifest | Tombstone | None:
     if not _exists(store, paths.manifest(checkpoint)):
         return None
-    return decode_manifest_or_void(store.read(paths.manifest(checkpoint)))
+    return decode_manifest_or_tombstone(store.read(paths.manifest(checkpoint)))
 
 
 def _exists(store: Store, path: str) -> bool:

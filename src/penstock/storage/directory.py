@@ -16,8 +16,8 @@ from __future__ import annotations
 from penstock.errors import CorruptBlob, RestoreError, StorageError
 from penstock.ids import CheckpointId, Generation
 from penstock.protocol.manifest import Manifest, blobs_of
-from penstock.protocol.manifest.codec import decode_manifest_or_void, decode_reservation
-from penstock.protocol.ownership import Listing, Outcome, Reservation, Void, unreadable_reservation
+from penstock.protocol.manifest.codec import decode_manifest_or_tombstone, decode_reservation
+from penstock.protocol.ownership import Listing, Outcome, Reservation, Tombstone, unreadable_reservation
 from penstock.protocol.retention import Blob, CompletedCheckpoint, Contents
 from penstock.storage import paths
 from penstock.storage.port import Store
@@ -93,10 +93,10 @@ class Directory:
                     completed.append(outcome[1])
         return Contents(tuple(completed), tuple(blobs), self.listing(), frozenset(committed))
 
-    def manifest_or_void(self, checkpoint: CheckpointId) -> Manifest | Void | None:
+    def manifest_or_tombstone(self, checkpoint: CheckpointId) -> Manifest | Tombstone | None:
         """The outcome itself; None if it is gone. Raises `CorruptBlob`, `RestoreError` or `StorageError`."""
         data = read_if_there(self._store, paths.manifest(checkpoint))
-        return None if data is None else decode_manifest_or_void(data)
+        return None if data is None else decode_manifest_or_tombstone(data)
 
     def _files(self) -> list[tuple[CheckpointId, paths.PathKind, str]]:
         found = []
@@ -108,7 +108,7 @@ class Directory:
         return found
 
     def _forget_all_but(self, found: list[tuple[CheckpointId, paths.PathKind, str]]) -> None:
-        # Not only to save memory: a driver that was asleep may create a reservation anew that was deleted (`claims`).
+        # Not only to save memory: a driver that was asleep may create a deleted reservation anew (`ownership`).
         reserved = {checkpoint for checkpoint, kind, _ in found if kind is paths.PathKind.RESERVED}
         settled = {checkpoint for checkpoint, kind, _ in found if kind is paths.PathKind.MANIFEST}
         self._reservations = {each: known for each, known in self._reservations.items() if each in reserved}
@@ -134,7 +134,7 @@ class Directory:
         if known is not None:
             return known
         try:
-            found = self.manifest_or_void(checkpoint)
+            found = self.manifest_or_tombstone(checkpoint)
         except (CorruptBlob, RestoreError):
             # Not every `StorageError`: for a manifest that could not be read, retention would delete blobs that
             # belong to earlier checkpoints and that only this one still refers to.
@@ -143,10 +143,10 @@ class Directory:
             return None
         return self.remember(found)
 
-    def remember(self, found: Manifest | Void) -> tuple[Outcome, CompletedCheckpoint | None]:
+    def remember(self, found: Manifest | Tombstone) -> tuple[Outcome, CompletedCheckpoint | None]:
         """What counts of an outcome that was read, or was just written: then it need not be read."""
         checkpoint = found.checkpoint
-        outcome = Outcome(checkpoint, found.generation, isinstance(found, Void))
+        outcome = Outcome(checkpoint, found.generation, isinstance(found, Tombstone))
         completed = None
         if isinstance(found, Manifest):
             completed = CompletedCheckpoint(checkpoint, blobs_of(found), found.is_savepoint, found.is_stop)

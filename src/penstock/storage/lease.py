@@ -1,6 +1,6 @@
 """The owner's note in a checkpoint directory: a live driver tells others to stay away.
 
-Safety does not rest on it (see `protocol.claims`): a second driver would fence the first. The note is there so that
+Safety does not rest on it (see `protocol.ownership`): a second driver would fence the first. The note is there so that
 starting a pipeline twice by mistake is an error for the second, instead of the end of the first.
 """
 
@@ -64,8 +64,8 @@ class Lease:
             return
         who = f"pipeline '{owner.pipeline}' in process {owner.process} on {owner.host}"
         raise OptionError(
-            f"the checkpoint directory is in use by {who}: stop that one first, or give this pipeline a directory "
-            f"of its own. (If that process is gone, wait {_STALE_MS // 1000} seconds.)"
+            f"the checkpoint directory is in use by {who}: stop that one first, or give this pipeline its own "
+            f"directory. (If that process is gone, wait {_STALE_MS // 1000} seconds.)"
         )
 
     def beat(self) -> None:

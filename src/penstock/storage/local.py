@@ -88,7 +88,7 @@ class LocalStore:
             with self._giving_up(directory, temporary):
                 self._directories.refuse_link(directory, name)
                 os.replace(self._directories.full(directory.path, temporary), name, dst_dir_fd=directory.descriptor)
-            self._directories.settle([directory])
+            self._directories.sync([directory])
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         paths.require_valid(path)
@@ -124,7 +124,7 @@ class LocalStore:
                 if directory.path == above:
                     self._unlink(directory, name)
         with _explained(", ".join(held) or str(self.root), "delete from"):
-            self._settle_removals(held.values())
+            self._sync_removals(held.values())
 
     def check_writable(self) -> None:
         """Go once through all that `create` needs, so that a directory that cannot do it is found out at the start."""
@@ -156,7 +156,7 @@ class LocalStore:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=directory.descriptor)
         # Who is told that the file exists may act on it: it must not be gone after a power failure (I3).
-        self._directories.settle([directory])
+        self._directories.sync([directory])
         return created
 
     def _write_temporary(self, above: str, parts: Sequence[Data]) -> tuple[OpenDirectory, str]:
@@ -236,7 +236,7 @@ class LocalStore:
             if error.errno not in GONE:
                 raise
 
-    def _settle_removals(self, directories: Iterable[OpenDirectory]) -> None:
+    def _sync_removals(self, directories: Iterable[OpenDirectory]) -> None:
         """Durable too: a manifest that came back after its blobs were deleted would name what is not there.
 
         Also where nothing was found to delete: whoever has deleted it may not have synced that yet.
@@ -245,17 +245,17 @@ class LocalStore:
         lowest_first = sorted(directories, key=lambda directory: directory.path.count("/"), reverse=True)
         left = list(map(self._directories.remove_empty, lowest_first))
         while left:
-            failure = self._try_to_settle(left)
+            failure = self._try_to_sync(left)
             # Somebody else may have removed one meanwhile: then that must be durable, and not what was in it.
             gone = [each for each in left if each.parent is not None and not self._directories.is_in_place(each)]
             if failure is not None and not gone:
                 raise failure
-            unsettled = [each for each in left if each not in gone] if failure is not None else []
-            left = unsettled + [each.parent for each in gone if each.parent is not None]
+            unsynced = [each for each in left if each not in gone] if failure is not None else []
+            left = unsynced + [each.parent for each in gone if each.parent is not None]
 
-    def _try_to_settle(self, directories: Sequence[OpenDirectory]) -> OSError | None:
+    def _try_to_sync(self, directories: Sequence[OpenDirectory]) -> OSError | None:
         try:
-            self._directories.settle(directories)
+            self._directories.sync(directories)
         except OSError as error:
             if error.errno not in GONE:
                 raise

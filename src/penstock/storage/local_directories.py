@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterable, Iterator
 from penstock.errors import StorageError
 
 KEPT_MAX = 16
-"""Directories that stay open between calls: some for the checkpoint in progress, some for those that are retired."""
+"""Directories that stay open between calls: some for the checkpoint in progress, some for those that are pruned."""
 
 GONE = {errno.ENOENT, errno.ESTALE}
 """What a call answers that is made through the descriptor of a directory which was removed."""
@@ -99,7 +99,7 @@ class OpenDirectories:
         self._kept: OrderedDict[str, OpenDirectory] = OrderedDict()
         self._lock = threading.Lock()
         self._opening = threading.RLock()
-        self._settling = threading.Lock()
+        self._syncing = threading.Lock()
 
     def full(self, *names: str) -> str:
         """What the operating system calls a path below the root."""
@@ -150,14 +150,14 @@ class OpenDirectories:
             path = path.rpartition("/")[0]
         self._drop(path)
 
-    def settle(self, directories: Iterable[OpenDirectory]) -> None:
+    def sync(self, directories: Iterable[OpenDirectory]) -> None:
         """Make durable what the entries of `directories` are now, and that the way to them from the root is there."""
         synced = dict.fromkeys(directories)
         for directory in synced:
             sync_directory(directory.descriptor)
         on_the_way = [each for directory in synced for each in directory.upwards()]
         # One at a time: of threads that need the same directory synced, the second finds it done.
-        with self._settling:
+        with self._syncing:
             for each in on_the_way:
                 if each.parent is None or each.is_durable:
                     continue

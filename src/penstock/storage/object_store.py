@@ -337,7 +337,7 @@ class ObjectStore:
             cure = "Check the credentials and what they allow."
             raise StorageError(f"cannot {action} {path!r} in {self._shown}: permission denied. {cure}") from error
         except Exception as error:
-            # Each implementation has errors of its own, and not all of them are OSErrors.
+            # Each implementation has its own errors, and not all of them are OSErrors.
             raise StorageError(f"cannot {action} {path!r} in {self._shown}: {_said(error)}") from error
 
 
@@ -384,7 +384,7 @@ def _exclusion(fs: Any, protocol: str, single_driver: bool) -> Exclusion:
 
 
 def _has_conditional_put(fs: Any) -> bool:
-    """Whether the installed version has a `pipe_file` of its own that knows the mode: older ones swallow it."""
+    """Whether the installed version has its own `pipe_file` that knows the mode: older ones swallow it."""
     own = getattr(type(fs), "_pipe_file", None)
     if own is None or own is getattr(AsyncFileSystem, "_pipe_file", None):
         return False
@@ -392,7 +392,7 @@ def _has_conditional_put(fs: Any) -> bool:
 
 
 def _has_flat_listing(fs: Any) -> bool:
-    """Whether the installed version has a `find` of its own, which is one listing without directories."""
+    """Whether the installed version has its own `find`, which is one listing without directories."""
     return getattr(type(fs), "_find", AsyncFileSystem._find) is not AsyncFileSystem._find
 
 

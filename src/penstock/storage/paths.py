@@ -4,13 +4,13 @@
     control/<order>.request.json                      what is asked of that driver
     control/<order>.answer.json                       what it has answered
     checkpoints/<id>/reserved.json                    the block of ids that begins with it was given out (I5)
-    checkpoints/<id>/manifest.json                    its outcome: the manifest, or a mark that there is none (I3)
+    checkpoints/<id>/manifest.json                    its outcome: the manifest, or a tombstone (I3)
     checkpoints/<id>/committed.json                   its sinks were committed (I4)
     checkpoints/<id>/blobs/g<generation>-<chain>-<index>-<content>[-<part>]
 
 An id is written with twenty digits, so that the order of names is the order of ids. A blob names its
 generation: a worker of an older one can never write where a newer one does (I6). A savepoint is a store with
-a root of its own and the same layout.
+its own root and the same layout.
 
 No name in a path begins with a dot: those names belong to the stores, which keep unfinished writes under them.
 """
@@ -105,7 +105,7 @@ def reserved(checkpoint: CheckpointId) -> str:
 
 
 def manifest(checkpoint: CheckpointId) -> str:
-    """Created once and never replaced: the outcome, be it a checkpoint or the mark that there is none."""
+    """Created once and never replaced: the outcome, a manifest or a tombstone."""
     return checkpoint_prefix(checkpoint) + "manifest.json"
 
 

@@ -47,7 +47,7 @@ class Store(Protocol):
         """Remove all of these paths, durably; no error for one that is gone already.
 
         One call for many costs far less than many calls. In which order they go is not promised, and a crash or an
-        error leaves some of them: what must be gone before something else goes has a call of its own.
+        error leaves some of them: what must be gone before something else goes has its own call.
         """
         ...
 

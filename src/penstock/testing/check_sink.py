@@ -211,12 +211,12 @@ class _Trials:
         self._committer().commit(CheckpointId(1), committed)
         self._written(older, range(100, 110))
         self._handed_over(older.prepare())
-        self._committer().sweep(Generation(2))
+        self._committer().discard_uncommitted(Generation(2))
         rule = "sweep changed output that is committed, or published output that never was"
         self._expect([range(10)], rule, "sweep removes staged output of older generations and nothing else")
         self._written(newer, range(10, 20))
         handed = self._handed_over(newer.prepare())
-        self._committer().sweep(Generation(2))
+        self._committer().discard_uncommitted(Generation(2))
         try:
             self._committer().commit(CheckpointId(2), handed)
         except PenstockError as error:
@@ -452,4 +452,4 @@ class _FaultyCommitter(Committer):
             sys.settrace(before)
 
     def sweep(self, generation: Generation) -> None:
-        self._committer.sweep(generation)
+        self._committer.discard_uncommitted(generation)

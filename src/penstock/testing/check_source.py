@@ -276,8 +276,8 @@ class _SippingReader(SplitReader):
     def pause(self) -> None:
         self._reader.pause()
 
-    def on_durable(self, offset: bytes) -> None:
-        self._reader.on_durable(offset)
+    def on_checkpoint_complete(self, offset: bytes) -> None:
+        self._reader.on_checkpoint_complete(offset)
 
     def close(self) -> None:
         self._reader.close()

@@ -76,7 +76,7 @@ T = TypeVar("T")
 _NEVER_SILENT_MS = 3_600_000
 _SLEEP_MS_MAX = 5
 _BACKGROUND_THREADS = 4
-"""On Spark so much background work is under way at a time, and may end in any order."""
+"""Background calls that are under way at a time on Spark; they may end in any order."""
 _WALL_MS = 1_700_000_000_000
 
 
@@ -115,7 +115,7 @@ class Schedule:
     Time passes with the turns, and while nobody has anything to do it jumps to the next timer. Pass one schedule to
     several runs in a row, and time goes on from one to the next.
 
-    The trap: what looks at a clock of its own is not under its control, nor are the threads of `map_async`. A source
+    The trap: code with its own clock is not under its control, nor are the threads of `map_async`. A source
     with a rate, a `PAUSE` and slow threads still work, but with them a seed is not always the same run.
 
     Example:
@@ -232,8 +232,8 @@ def collect(
     order of records of different keys, or from different subtasks.
     """
     output = CollectSink()
-    part = stream.pipeline._only(stream._ends)
-    Stream(part, stream._ends).sink(output, name="collected")
+    part = stream.pipeline._only(stream._ports)
+    Stream(part, stream._ports).sink(output, name="collected")
     run(part.graph(), parallelism=parallelism, timeout=timeout)
     rows = output.rows()
     return rows if by is None else sorted(rows, key=lambda row: (row[by] is not None, row[by]))
@@ -314,7 +314,7 @@ class _Seat:
 
 
 class _Local:
-    """The driver and its gang; implements the gang's and the transport's port."""
+    """The driver and its workers; implements the worker group's and the transport's port."""
 
     def __init__(
         self,
@@ -460,7 +460,7 @@ class _Local:
         self.seats = {}
         error = PenstockError("all workers were killed, as planned")
         self.result.failures.append(error)
-        self.supervisor.on_gang_failed(self.generation, error)
+        self.supervisor.on_workers_lost(self.generation, error)
 
     def _drain(self) -> None:
         def answered(result: RequestResult) -> None:

@@ -269,10 +269,10 @@ class OperatorChain:
             return no_committables
         return self.sink.prepare(checkpoint, completed)
 
-    def on_durable(self, checkpoint: CheckpointId) -> None:
+    def on_checkpoint_complete(self, checkpoint: CheckpointId) -> None:
         """A checkpoint is complete. A sink need not know before the next barrier, which says it too."""
         if self.source is not None:
-            self.source.on_durable(checkpoint)
+            self.source.on_checkpoint_complete(checkpoint)
 
     def check_fits(self, manifest: Manifest) -> None:
         """Raise `IncompatibleCheckpoint` unless each operator asks for the states that the checkpoint has of it."""

@@ -136,7 +136,7 @@ class Context:
         self._release_watermark(watermark)
 
     def begin_slice(self) -> Callable[[], bool]:
-        return self._services.pace.begin_slice()
+        return self._services.slice_budget.begin_slice()
 
     def follow_event_time(self, idle_after_ms: int | None) -> None:
         self._event_time.follow(self, idle_after_ms)

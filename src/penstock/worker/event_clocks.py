@@ -1,7 +1,7 @@
 """Event time by the parts of a subtask's input: the splits that it reads, or its channels.
 
 Each part is in the order of its own time, give or take the delay that the user allows; together they are not, since
-one may be hours ahead of another. So a part has a clock of its own, and the slowest one is the subtask's watermark. A
+one may be hours ahead of another. So each part has its own clock, and the slowest one is the subtask's watermark. A
 part that has shown no record yet holds the watermark where it is: nobody knows where the part begins.
 
 A part that was asked and had nothing for `idle_after_ms` holds nobody up, until it has records again. Time in which

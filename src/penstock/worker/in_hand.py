@@ -73,7 +73,7 @@ class InHand:
         assert hand is not None
         steps = hand.steps
         rows, calls, started_us = steps.rows_done, steps.calls, clock.own_us()
-        steps.call_rows_max = self._calls.rows_within(self._services.pace.slice_us)
+        steps.call_rows_max = self._calls.rows_within(self._services.slice_budget.slice_us)
         self._event_time.reading(hand.channels[0].channel.id)
         has_more = self._chain.step(steps)
         self._event_time.reading(None)

@@ -12,7 +12,7 @@ from penstock.mailbox.threads import Mail
 from penstock.worker.worker import Worker
 
 _SLICES = 16
-"""So many slices of work are done before the inbox is looked at again, if they are short."""
+"""Number of short slices before the inbox is looked at again."""
 
 
 def run_worker(
@@ -55,5 +55,5 @@ def _work(worker: Worker, clock: Clock) -> bool:
 
 
 def _sleep_ms(timer_at_ms: int | None, clock: Clock) -> int:
-    """Until the next timer, and never for ever: a lost wake-up call must not hang a worker."""
+    """Until the next timer, and never without a limit: a lost wake-up call must not hang a worker."""
     return 1000 if timer_at_ms is None else max(0, min(1000, timer_at_ms - clock.now_ms()))

@@ -1,4 +1,4 @@
-"""The pulse of a process: signs of life from a thread of its own, while the mailbox does not come to give any.
+"""The pulse of a process: signs of life from a separate thread, while the mailbox does not come to give any.
 
 A mailbox that is in one call for long, in user code or elsewhere, does not mean that the process is dead, and a restart
 would make the same call again. So this thread looks now and then whether the mailbox has given a sign of life in time,

@@ -14,7 +14,7 @@ from penstock.metrics.registry import Registry
 from penstock.state.backends import DEFAULT_BACKEND, StateBackend, backend_of
 from penstock.storage.port import Store
 from penstock.worker.scheduling.budget import Budget
-from penstock.worker.scheduling.slice_budget import Pace
+from penstock.worker.scheduling.slice_budget import SliceBudget
 from penstock.worker.settings import WorkerSettings
 
 
@@ -31,11 +31,11 @@ class Services:
     timers: Timers
     capture_budget: Budget
     """For in-flight data that checkpoints capture (I7)."""
-    backlog_budget: Budget
+    recovery_budget: Budget
     """For recovered in-flight data in memory."""
     inline_bytes_max: int
     """What one subtask may send inside the manifest, instead of writing a file."""
-    pace: Pace
+    slice_budget: SliceBudget
     journal: Journal | None = None
     metrics: Registry = field(default_factory=Registry)
     story: Story = field(kw_only=True)

@@ -16,9 +16,9 @@ _MAY_BE_ZERO = {"batch_ms_target", "inline_bytes_max", "queue_ms_target", "sourc
 class WorkerSettings:
     """What bounds a worker: memory on its channels, time on its mailbox."""
 
-    window_bytes: int = 1 * MIB
+    credit_limit_bytes: int = 1 * MIB
     """Credit of one channel: what may be on the wire and in the receiver's queue, at most."""
-    window_bytes_min: int = 4_096
+    credit_limit_bytes_min: int = 4_096
     """No window shrinks below this: tiny batches cost more than they save."""
     queue_ms_target: int = 10
     """Windows shrink to what is consumed in this time, where the receiver is slow; 0 for windows that stay."""
@@ -26,14 +26,14 @@ class WorkerSettings:
     """For how long a keyed function may work on records that it gets at once, where more of them make a call worth
     more: windows grow for it beyond `queue_ms_target`. 0 for never."""
     output_bytes_max: int = 1 * MIB
-    """A subtask stops working while an output channel has so much waiting for credit."""
+    """A subtask stops working while an output channel has this many bytes waiting for credit."""
     capture_bytes_max: int = 256 * MIB
     """In-flight data that one worker captures for one checkpoint; beyond, the checkpoint is declined (I7)."""
-    backlog_bytes_max: int = 64 * MIB
+    recovery_bytes_max: int = 64 * MIB
     """Recovered in-flight data that one worker holds in memory; the rest is read from the checkpoint in time."""
     slice_us: int = 4_000
     """How long one call into the operators of a chain should take."""
-    hurried_slice_us: int = 1000
+    checkpoint_slice_us: int = 1000
     """The same while a checkpoint is in progress: its barriers wait for such calls, at every hop."""
     slice_rows_max: int = 131_072
     source_rows_max: int = 65_536
@@ -48,7 +48,7 @@ class WorkerSettings:
     heartbeat_ms: int = 1_000
     """How often a worker gives a sign of life."""
     driver_silence_ms_max: int = 30_000
-    """A worker that has not heard of the driver for so long ends itself."""
+    """A worker that has not heard from the driver for this long ends itself."""
     segment_bytes: int = 4 * MIB
     """State is written in pieces of about this size: keyed state cut between key groups, in-flight data anywhere."""
     time_zone: str = "UTC"

@@ -259,7 +259,7 @@ class SourceStage:
 
     def prepare(self, checkpoint: CheckpointId, completed: CheckpointId) -> None:
         """The next `positions` are those of `checkpoint`; `completed` is the newest that is durable."""
-        self.on_durable(completed)
+        self.on_checkpoint_complete(completed)
         self._checkpoint = checkpoint
 
     def positions(self) -> tuple[SplitState, ...]:
@@ -278,13 +278,13 @@ class SourceStage:
         reached = self.clocks.reached(name)
         return reached if reached > MIN_WATERMARK else None
 
-    def on_durable(self, checkpoint: CheckpointId) -> None:
+    def on_checkpoint_complete(self, checkpoint: CheckpointId) -> None:
         """Tell the readers, once, if it is a checkpoint that they gave their offsets for."""
         while self._noted and self._noted[0][0] <= checkpoint:
             noted, states = self._noted.popleft()
             if noted == checkpoint:
                 for split in states:
-                    self._readers[split.split].on_durable(split.offset)
+                    self._readers[split.split].on_checkpoint_complete(split.offset)
 
     def close(self) -> None:
         for reader in self._readers.values():

@@ -20,19 +20,19 @@ from penstock.exchange.coalescing import Joining, joined
 from penstock.exchange.input_channel import InputChannel
 from penstock.exchange.items import BarrierItem, BatchItem, EndItem, WatermarkItem
 from penstock.exchange.output_channel import FullOutputs, OutputChannel
-from penstock.exchange.recovered_channel import Backlog
+from penstock.exchange.recovered_channel import RecoveredChannel
 from penstock.exchange.router import Router
 from penstock.graph.physical import Channel, PhysicalPlan
 from penstock.ids import COORDINATOR, ChannelId, CheckpointId, SubtaskId
 from penstock.mailbox.frames import CreditFrame, EndedFrame
-from penstock.mailbox.recovery_stats import RecoveryFigures
+from penstock.mailbox.recovery_stats import RecoveryStats
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.protocol.barrier import Barrier
 from penstock.user_code import user_code_error
 from penstock.worker.chain import OperatorChain
-from penstock.worker.checkpointing.subtask_checkpointer import Participation
+from penstock.worker.checkpointing.subtask_checkpointer import SubtaskCheckpointer
 from penstock.worker.in_hand import HAND_BYTES_MAX, InHand
-from penstock.worker.recovery.channel_reader import BacklogReader
+from penstock.worker.recovery.channel_reader import RecoveredChannelReader
 from penstock.worker.recovery.restore import Reading, Restored
 from penstock.worker.scheduling.slices import SlicePolicy
 from penstock.worker.services import Services
@@ -54,7 +54,7 @@ class Subtask:
         self._plan = plan
         self._services = services
         settings = services.settings
-        window = settings.window_bytes, settings.window_bytes_min, 1000 * settings.queue_ms_target
+        window = settings.credit_limit_bytes, settings.credit_limit_bytes_min, 1000 * settings.queue_ms_target
         self.inputs = {channel.id: InputChannel(channel, *window) for channel in plan.inputs[subtask]}
         metrics = services.metrics.of(subtask.chain, subtask.index)
         self._times = SubtaskTimes(services.clock, metrics)
@@ -68,7 +68,7 @@ class Subtask:
                     channel,
                     to=plan.worker_of(channel.receiver),
                     generation=services.generation,
-                    window_bytes=settings.window_bytes,
+                    credit_limit_bytes=settings.credit_limit_bytes,
                     bytes_max=settings.output_bytes_max,
                     transport=services.transport,
                     clock=services.clock,
@@ -97,7 +97,7 @@ class Subtask:
         self._slices = SlicePolicy(settings.slice_us, settings.slice_rows_max)
         listing = self._grant, self._unblocked, self._list
         self._in_hand = InHand(self.chain, self._clock, services, self._slices, self._bytes_in, *listing)
-        self.participation = Participation(
+        self.checkpointer = SubtaskCheckpointer(
             subtask,
             self.chain,
             services,
@@ -110,7 +110,7 @@ class Subtask:
         )
         self._readable: deque[InputChannel] = deque()
         self._joining = Joining(*HAND_BYTES_MAX) if self.chain.works_in_steps else Joining()
-        self.backlogs = BacklogReader(subtask, plan.max_parallelism, services)
+        self.recovered_channels = RecoveredChannelReader(subtask, plan.max_parallelism, services)
         self._open_channels = len(self.inputs)
         self._source_rests = False
         self._rest_ms = 1
@@ -138,21 +138,21 @@ class Subtask:
             self.chain.source.restore(restored.splits)
             self.chain.source.discover(restored.split_names, self._services.clock.now_ms())
             self._discover_later()
-        self.backlogs.begin(self.inputs.values(), restored.channels, self._released)
+        self.recovered_channels.begin(self.inputs.values(), restored.channels, self._released)
         if restored.watermark is not None:
             self._clock.tell_restored(restored.watermark)
         self.is_restored = True
         self._read_ms = self._elapsed_ms()
         self._note_if_drained()
-        self.participation.on_restored()
+        self.checkpointer.on_restored()
         begun()
         if not self.inputs and self.chain.source is None:
             # Nothing will ever come here, as to all but the first subtask behind a global exchange.
             yield from self._ending()
 
-    def recovery(self) -> RecoveryFigures:
-        filter_ms, left = self.backlogs.filter_us // 1000, self.backlogs.bytes_left
-        return RecoveryFigures(
+    def recovery(self) -> RecoveryStats:
+        filter_ms, left = self.recovered_channels.filter_us // 1000, self.recovered_channels.bytes_left
+        return RecoveryStats(
             self._read_ms,
             filter_ms,
             self._first_record_ms,
@@ -166,7 +166,7 @@ class Subtask:
         return self._services.clock.now_ms() - self._began_ms
 
     def _note_if_drained(self) -> None:
-        if self._drained_ms is None and self.backlogs.is_done:
+        if self._drained_ms is None and self.recovered_channels.is_done:
             self._drained_ms = self._elapsed_ms()
 
     def _discover_later(self) -> None:
@@ -192,7 +192,7 @@ class Subtask:
         arriving = self.inputs[channel]
         arriving.receive(item)
         if arriving.capturing is not None:
-            self.participation.on_late_bytes(item.size)
+            self.checkpointer.on_late_bytes(item.size)
         self._list(arriving)
 
     def on_watermark(self, channel: ChannelId, watermark: int) -> None:
@@ -202,21 +202,21 @@ class Subtask:
     def on_end(self, channel: ChannelId) -> None:
         self.inputs[channel].receive(EndItem())
         self._list(self.inputs[channel])
-        self.participation.on_end_arrived(channel)
+        self.checkpointer.on_end_arrived(channel)
 
     def on_barrier(self, channel: ChannelId, barrier: Barrier) -> None:
         arriving = self.inputs[channel]
         overtakes = barrier.is_unaligned and not self._aligned_only
         if overtakes or barrier.is_cancel or (arriving.is_at_front and not arriving.queue):
-            self.participation.on_reached(channel, barrier)
+            self.checkpointer.on_reached(channel, barrier)
             return
         arriving.receive(BarrierItem(barrier, self._services.clock.now_ms()))
-        self.participation.on_announced(channel, barrier)
+        self.checkpointer.on_announced(channel, barrier)
 
     def on_credit(self, channel: ChannelId, grant: int, window: int) -> None:
         output = self.outputs[channel]
-        if window != output.credit.window_bytes:
-            self._router.windows_changed()
+        if window != output.credit.credit_limit_bytes:
+            self._router.credit_limits_changed()
         output.grant(grant, window)
 
     # --- work ---
@@ -234,11 +234,11 @@ class Subtask:
         if not self.is_restored:
             return False
         if self.chain.source is not None:
-            return not self._source_rests and self.participation.draining is None and self.chain.wants_input
+            return not self._source_rests and self.checkpointer.draining is None and self.chain.wants_input
         return (bool(self._readable) or not self._in_hand.is_empty) and self.chain.wants_input
 
     def work(self) -> bool:
-        """Do one slice of work; False if there is none to do right now."""
+        """Do one slice of work; False if there is no work right now."""
         if not self.can_work:
             return False
         self._times.begin()
@@ -263,7 +263,7 @@ class Subtask:
         self._take_steps()
 
     def _take_steps(self) -> None:
-        is_over = self._services.pace.begin_slice()
+        is_over = self._services.slice_budget.begin_slice()
         while self._owed:
             for _ in self._owed[0]:
                 if is_over() or self._full:
@@ -322,33 +322,33 @@ class Subtask:
         while self._readable:
             reading = self._readable.popleft()
             reading.listed = False
-            self._settle(reading)
+            self._handle_barriers(reading)
             if reading.is_readable:
-                if reading.backlog is not None:
-                    self._read_backlog(reading, reading.backlog)
+                if reading.recovered is not None:
+                    self._read_recovered(reading, reading.recovered)
                 else:
                     self._read(reading)
-                self._settle(reading)
+                self._handle_barriers(reading)
                 self._list(reading)
                 return True
         return False
 
-    def _read_backlog(self, reading: InputChannel, backlog: Backlog) -> None:
-        item = backlog.take(self._rows_max())
+    def _read_recovered(self, reading: InputChannel, recovered: RecoveredChannel) -> None:
+        item = recovered.take(self._rows_max())
         if isinstance(item, BatchItem):
             self._bytes_in.value += item.size
             self._process_channel(reading, item.batch)
         else:
             self._clock.on_watermark(reading, item.watermark)
-        self.backlogs.after_read(reading)
-        if reading.backlog is None:
+        self.recovered_channels.after_read(reading)
+        if reading.recovered is None:
             # What has come meanwhile had to wait for the recovered records.
             reading.open_since_us = self._services.clock.now_us()
         self._note_if_drained()
 
     def _rows_max(self) -> int:
         """How many records the next call gets: what it does in a slice, and what its receivers have room for."""
-        return self._fitting(self._slices.rows_within(self._services.pace.slice_us))
+        return self._fitting(self._slices.rows_within(self._services.slice_budget.slice_us))
 
     def _fitting(self, rows: int) -> int:
         bytes_max = self._router.batch_bytes_max
@@ -370,7 +370,7 @@ class Subtask:
             is_last = number == len(taken) or taken[number][0] is not channel
             self._give_credit(channel, item, bytes_least, is_last)
         for channel, _ in taken[1:]:
-            self._settle(channel)
+            self._handle_barriers(channel)
             self._list(channel)
 
     def _read(self, reading: InputChannel) -> None:
@@ -388,7 +388,7 @@ class Subtask:
             reading.pop()
             self._open_channels -= 1
             self._clock.on_watermark(reading, MAX_WATERMARK)
-            self.participation.on_end_reached(reading.channel.id)
+            self.checkpointer.on_end_reached(reading.channel.id)
             if self._open_channels == 0:
                 self._go_through(self._ending())
 
@@ -415,7 +415,7 @@ class Subtask:
     def _grant(self, reading: InputChannel, granted: int | None) -> None:
         if granted is not None:
             channel = reading.channel
-            frame = CreditFrame(self._services.generation, channel.id, granted, reading.credit.window_bytes)
+            frame = CreditFrame(self._services.generation, channel.id, granted, reading.credit.credit_limit_bytes)
             self._services.transport.send(self._plan.worker_of(channel.sender), frame)
 
     def _wait_until_idle(self, reading: InputChannel) -> None:
@@ -443,19 +443,19 @@ class Subtask:
             channel.listed = True
             self._readable.append(channel)
 
-    def _settle(self, channel: InputChannel) -> None:
+    def _handle_barriers(self, channel: InputChannel) -> None:
         """Take barriers off the front at once: they wait for nobody."""
         while channel.queue and channel.is_at_front and isinstance(channel.queue[0], BarrierItem):
             item = channel.pop()
             assert isinstance(item, BarrierItem)
             barrier = item.barrier.aged(self._services.clock.now_ms() - item.since_ms)
-            self.participation.on_reached(channel.channel.id, barrier)
+            self.checkpointer.on_reached(channel.channel.id, barrier)
 
     def _departed(self, channel: Channel, checkpoint: CheckpointId) -> None:
-        self.participation.on_departed(channel, checkpoint)
+        self.checkpointer.on_departed(channel, checkpoint)
 
     def _unblocked(self, channel: InputChannel) -> None:
-        self._settle(channel)
+        self._handle_barriers(channel)
         self._list(channel)
 
     def _released(self, channel: InputChannel) -> None:

@@ -38,7 +38,7 @@ from penstock.state.backends import backend_of
 from penstock.storage.port import Store
 from penstock.worker.recovery.restore import Restored, restore
 from penstock.worker.scheduling.budget import Budget
-from penstock.worker.scheduling.slice_budget import Pace
+from penstock.worker.scheduling.slice_budget import SliceBudget
 from penstock.worker.services import Services
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.subtask import Subtask
@@ -58,9 +58,9 @@ class _Guarded:
 
 
 _FRESH_MS = 100
-"""Figures of so long ago are still fresh."""
+"""Age up to which figures count as fresh."""
 _SLICES_PER_SOURCE = 8
-"""Sources get a turn after so many slices, even if there is always something to be finished first."""
+"""Number of slices after which sources get a turn, even if other work is waiting."""
 
 
 class _Turns:
@@ -82,7 +82,7 @@ class _Turns:
 
 
 class Worker:
-    """One worker of the gang, for one generation."""
+    """One worker of the group, for one generation."""
 
     def __init__(
         self,
@@ -111,9 +111,9 @@ class Worker:
             store=store,
             timers=Timers(clock),
             capture_budget=Budget(settings.capture_bytes_max),
-            backlog_budget=Budget(settings.backlog_bytes_max),
+            recovery_budget=Budget(settings.recovery_bytes_max),
             inline_bytes_max=settings.inline_bytes_max // max(1, len(plan.subtasks)),
-            pace=Pace(settings, clock),
+            slice_budget=SliceBudget(settings, clock),
             journal=journal,
             state_backend=backend_of(settings.state_backend),
             story=Story(clock),
@@ -265,10 +265,10 @@ class Worker:
                 if barrier.is_drain or self._services.clock.now_ms() - self._beat_at_ms >= _FRESH_MS:
                     self._send_beat()
                 for subtask in self._order:
-                    subtask.participation.on_trigger(barrier)
+                    subtask.checkpointer.on_trigger(barrier)
             case CompletedFrame(_, checkpoint):
                 for subtask in self._order:
-                    subtask.chain.on_durable(checkpoint)
+                    subtask.chain.on_checkpoint_complete(checkpoint)
             case StopFrame():
                 self.stop()
             case HeartbeatFrame():
@@ -293,7 +293,7 @@ class Worker:
 
     @property
     def turn_us(self) -> int:
-        return self._services.pace.turn_us
+        return self._services.slice_budget.turn_us
 
     def work(self) -> bool:
         """Let a subtask that has something to do work for one slice; False if none has."""

@@ -260,7 +260,7 @@ MUTANTS = (
     _mutant(
         "All timers that are due are called in one turn of the mailbox",
         _TIMERS,
-        "            if settled == _FIRED_AT_ONCE or is_over():\n                break\n",
+        "            if fired == _FIRED_AT_ONCE or is_over():\n                break\n",
         "",
         "I11: barriers and heartbeats wait for as many calls as there are keys.",
     ),
@@ -276,7 +276,7 @@ MUTANTS = (
     _mutant(
         "Output of timers waits for the next batch",
         _TIMERS,
-        "        if settled:\n            self._fired()\n",
+        "        if fired:\n            self._fired()\n",
         "",
         "A key without more input never gets it out.",
     ),
@@ -353,16 +353,16 @@ MUTANTS = (
     _mutant(
         "Timers are called at the end although they are to be dropped",
         _TIMERS,
-        "self._settle_some(until_ms=None, call=fire)",
-        "self._settle_some(until_ms=None, call=True)",
+        "self._fire_some(until_ms=None, call=fire)",
+        "self._fire_some(until_ms=None, call=True)",
         '`at_end="drop"` would mean nothing.',
     ),
     _mutant(
         "Timers that are dropped at the end stay in the state",
         _TIMERS,
-        "            self._settle_some(until_ms=None, call=fire)\n",
+        "            self._fire_some(until_ms=None, call=fire)\n",
         "            if fire:\n"
-        "                self._settle_some(until_ms=None, call=True)\n"
+        "                self._fire_some(until_ms=None, call=True)\n"
         "            else:\n"
         "                self._heap.clear()\n",
         "A pipeline that starts again from its end calls them.",

@@ -84,8 +84,8 @@ MUTANTS = (
     _mutant(
         "A barrier passes the records in hand",
         _INPUT,
-        "return not (self.blocked or self.backlog or self.in_hand)",
-        "return not (self.blocked or self.backlog)",
+        "return not (self.blocked or self.recovered or self.in_hand)",
+        "return not (self.blocked or self.recovered)",
         "I1: an aligned snapshot does not hold records that came before the barrier.",
     ),
     _mutant(

@@ -93,7 +93,7 @@ MUTANTS = (
     _mutant(
         "A store that fails is tried again without a word",
         _COORDINATOR,
-        "        if isinstance(event, VoidFailed | ReservationFailed | CommitFailed):\n",
+        "        if isinstance(event, TombstoneFailed | ReservationFailed | CommitFailed):\n",
         "        if isinstance(event, ReservationFailed):\n",
         "A full disk is silent for ten minutes.",
     ),
@@ -107,11 +107,11 @@ MUTANTS = (
     _mutant(
         "A worker leaves in silence although nobody has heard of its failure",
         _TASK,
-        "                if isinstance(frame, StopFrame) and frame.generation == attempt.generation:\n"
+        "                if isinstance(frame, StopFrame) and frame.generation == launch.generation:\n"
         "                    return True\n"
         "        transport.wait(left_ms)\n"
         "    return False\n",
-        "                if isinstance(frame, StopFrame) and frame.generation == attempt.generation:\n"
+        "                if isinstance(frame, StopFrame) and frame.generation == launch.generation:\n"
         "                    return True\n"
         "        transport.wait(left_ms)\n"
         "    return True\n",

@@ -30,7 +30,7 @@ MUTANTS = (
     _mutant(
         "The key is no part of an identity",
         _NAMES,
-        "            keys.add(link.key)\n",
+        "            keys.add(edge.key)\n",
         "            keys.add(())\n",
         "State of one key would be found by another.",
         _OF_NAMES,

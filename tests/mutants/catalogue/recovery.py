@@ -18,8 +18,8 @@ MUTANTS = (
         "Recovered records come behind live ones",
         "recovery",
         _SUBTASK,
-        "                if reading.backlog is not None:\n",
-        "                if reading.backlog is not None and not reading.queue:\n",
+        "                if reading.recovered is not None:\n",
+        "                if reading.recovered is not None and not reading.queue:\n",
         "I2: what was in flight is older than anything live.",
         only="ordered",
         fault=FaultKind.KILL_WORKER,
@@ -51,8 +51,8 @@ MUTANTS = (
         "A recovered batch is captured at the start and again when it is read",
         "recovery",
         _SUBTASK,
-        "        item = backlog.take(self._rows_max())\n",
-        "        item = backlog.take(self._rows_max())\n"
+        "        item = recovered.take(self._rows_max())\n",
+        "        item = recovered.take(self._rows_max())\n"
         "        if reading.capturing is not None:\n"
         "            reading.capturing.append(item)\n",
         "I10: a checkpoint taken during recovery holds each recovered record once.",
@@ -61,8 +61,10 @@ MUTANTS = (
         "Recovered records are read only when something live arrives",
         "recovery",
         _READER,
-        "            self._settle(edge, channel)\n            self._readable(channel)\n            self._load()\n",
-        "            self._settle(edge, channel)\n            self._load()\n",
+        "            self._drop_finished(edge, channel)\n"
+        "            self._readable(channel)\n"
+        "            self._load()\n",
+        "            self._drop_finished(edge, channel)\n            self._load()\n",
         "The pipeline may wait for ever for what it has already got.",
         only="ordered",
         fault=FaultKind.KILL_WORKER,
@@ -91,8 +93,8 @@ MUTANTS = (
         "Recovered records are not captured by a checkpoint during recovery",
         "recovery",
         _PARTICIPATION,
-        "backlog = arriving.backlog.remaining() if arriving.backlog is not None else []",
-        "backlog: list[ChannelSegment] = []",
+        "recovered = arriving.recovered.remaining() if arriving.recovered is not None else []",
+        "recovered: list[ChannelSegment] = []",
         "I10: what has not been consumed is channel state again.",
     ),
     Mutant(
@@ -176,7 +178,7 @@ MUTANTS = (
         "Memory for recovered data is never given back",
         OWN,
         _READER,
-        "        self._services.backlog_budget.give_back(dropped)\n",
+        "        self._services.recovery_budget.give_back(dropped)\n",
         "",
         "I7: the budget would be used up, and every segment waited for.",
         seeds=0,

@@ -59,14 +59,14 @@ MUTANTS = (
     _mutant(
         "The names of staged files are not synced",
         _PLACES,
-        "        self._settle(os.path.dirname(file.name))\n",
+        "        self._sync_directory(os.path.dirname(file.name))\n",
         "",
         "I3: after a power failure the manifest names files that are not there.",
     ),
     _mutant(
         "Published files have their names for the moment only",
         _PLACES,
-        "        self._settle(os.path.dirname(target))\n",
+        "        self._sync_directory(os.path.dirname(target))\n",
         "",
         "I4: after a power failure the marker says that they were published, and nobody does it again.",
     ),
@@ -246,7 +246,7 @@ MUTANTS = (
     _mutant(
         "The directories above published files are not synced",
         _PLACES,
-        "            self._settle_above(path)\n",
+        "            self._sync_above(path)\n",
         "",
         "I4: after a power failure the way to the output is gone, and the marker says that it was published.",
     ),

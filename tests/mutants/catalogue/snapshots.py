@@ -131,7 +131,7 @@ MUTANTS = (
         "Sources resume after the drain barrier",
         OWN,
         "worker/subtask.py",
-        "return not self._source_rests and self.participation.draining is None and self.chain.wants_input",
+        "return not self._source_rests and self.checkpointer.draining is None and self.chain.wants_input",
         "return not self._source_rests and self.chain.wants_input",
         "A drain barrier is the last one: nothing may follow it.",
         fault=FaultKind.DRAIN,

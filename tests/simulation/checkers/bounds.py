@@ -7,7 +7,7 @@ from collections import Counter
 from penstock.exchange.items import BatchItem
 from penstock.mailbox.frames import AcknowledgeFrame
 from penstock.protocol.manifest import Manifest, blobs_of
-from penstock.protocol.manifest.codec import decode_manifest_or_void
+from penstock.protocol.manifest.codec import decode_manifest_or_tombstone
 from penstock.storage import paths
 from penstock.worker.worker import Worker
 from tests.simulation.checkers.base import Checker
@@ -42,15 +42,15 @@ class Bounds(Checker):
             # A subtask that nothing held up may have filled a queue with what one batch makes: three columns of eight
             # bytes. A batch may be of several that came, but not of more than half of what all receivers have room for.
             batch_bytes_max = max(
-                24 * self.cluster.scenario.load.rows, settings.window_bytes * len(subtask.outputs) // 2
+                24 * self.cluster.scenario.load.rows, settings.credit_limit_bytes * len(subtask.outputs) // 2
             )
             output_bytes_max = settings.output_bytes_max + batch_bytes_max
             for arriving in subtask.inputs.values():
                 waiting = sum(item.cost for item in arriving.queue if isinstance(item, BatchItem))
-                if waiting > arriving.credit.outstanding or arriving.credit.outstanding > settings.window_bytes:
+                if waiting > arriving.credit.outstanding or arriving.credit.outstanding > settings.credit_limit_bytes:
                     self.violation(f"I7 bounds: {arriving.channel} holds {waiting} bytes of credit")
             for leaving in subtask.outputs.values():
-                if not 0 <= leaving.credit.available <= settings.window_bytes:
+                if not 0 <= leaving.credit.available <= settings.credit_limit_bytes:
                     self.violation(f"credit of {leaving.channel} is {leaving.credit.available}")
                 if self.cluster.topology.is_linear and leaving.queued_bytes > output_bytes_max:
                     self.violation(f"I7 bounds: {leaving.queued_bytes} bytes wait on {leaving.channel}")
@@ -101,9 +101,9 @@ class Files(Checker):
             self.violation(f"files: {len(orphans)} blobs are named by no checkpoint: {sorted(orphans)[:3]}")
         marks = by_kind.total() - by_kind[paths.PathKind.BLOB]
         if marks > self.MARKS_MAX + 3 * len(kept):
-            void = by_kind[paths.PathKind.MANIFEST] - len(kept)
+            tombstone = by_kind[paths.PathKind.MANIFEST] - len(kept)
             reserved = by_kind[paths.PathKind.RESERVED]
-            self.violation(f"files: {void} void marks and {reserved} reservations for {len(kept)} checkpoints")
+            self.violation(f"files: {tombstone} void marks and {reserved} reservations for {len(kept)} checkpoints")
 
     def _written_late(self) -> set[str]:
         """What workers of an older generation have written since the last checkpoint: the next start removes it."""
@@ -114,4 +114,4 @@ class Files(Checker):
     def _is_there(self, manifest: Manifest) -> bool:
         """Whether the checkpoint is: in the place of one that was removed there may be a void mark."""
         data = self.cluster.disk.store.blobs.get(paths.manifest(manifest.checkpoint))
-        return data is not None and isinstance(decode_manifest_or_void(data), Manifest)
+        return data is not None and isinstance(decode_manifest_or_tombstone(data), Manifest)

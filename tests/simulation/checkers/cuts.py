@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from penstock.protocol.coordinator.state import Mode
-from penstock.protocol.manifest import Cut, Manifest, Side
+from penstock.protocol.manifest import Manifest, Side, SnapshotKind
 from tests.simulation.checkers.base import Checker, some
 from tests.simulation.checkers.contents import committed, emitted, in_flight
 
@@ -30,9 +30,9 @@ class TakesStock(Checker):
 
 
 _CUTS = {
-    Mode.ALIGNED: {Cut.ALIGNED},
-    Mode.UNALIGNED: {Cut.ALIGNED, Cut.FORCED},
-    Mode.ALIGNED_WITH_TIMEOUT: {Cut.ALIGNED, Cut.TIMED_OUT, Cut.OVERTAKEN},
+    Mode.ALIGNED: {SnapshotKind.ALIGNED},
+    Mode.UNALIGNED: {SnapshotKind.ALIGNED, SnapshotKind.FORCED},
+    Mode.ALIGNED_WITH_TIMEOUT: {SnapshotKind.ALIGNED, SnapshotKind.TIMED_OUT, SnapshotKind.OVERTAKEN},
 }
 """What a cut may be reported as; a subtask that must stay aligned is aligned in every mode."""
 
@@ -48,7 +48,7 @@ class Cuts(Checker):
             what = f"checkpoint {manifest.checkpoint} of {report.subtask} is '{report.cut.value}'"
             if report.cut not in _CUTS[mode]:
                 self.violation(f"I7 bounds: {what}, and the mode is '{mode.value}'")
-            if report.cut is Cut.ALIGNED and any(channel.side is Side.RECEIVER for channel in report.channels):
+            if report.cut is SnapshotKind.ALIGNED and any(channel.side is Side.RECEIVER for channel in report.channels):
                 self.violation(f"I7 bounds: {what}, and its input was captured")
             if report.channels and mode is Mode.ALIGNED:
                 self.violation(f"I7 bounds: {what} and captured records, and the mode is '{mode.value}'")

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock import KeyedFunction, Pipeline, PipelineError, Stream, TwoInputFunction
-from penstock.graph.logical import Graph, Link
+from penstock.graph.logical import Graph, LogicalEdge
 from penstock.graph.physical import plan
 from penstock.ids import OperatorName
 from penstock.protocol.manifest import Partitioning
@@ -31,11 +31,11 @@ def numbered(graph: Graph, name: str) -> str:
     return graph.node(OperatorName(name)).former_name or name
 
 
-def links(graph: Graph) -> dict[str, Partitioning]:
-    def edge(link: Link) -> str:
-        return f"{numbered(graph, link.upstream)}->{numbered(graph, link.downstream)}"
+def edges(graph: Graph) -> dict[str, Partitioning]:
+    def edge(edge: LogicalEdge) -> str:
+        return f"{numbered(graph, edge.upstream)}->{numbered(graph, edge.downstream)}"
 
-    return {edge(link): link.partitioning for link in graph.links}
+    return {edge(edge): edge.partitioning for edge in graph.edges}
 
 
 def chains(graph: Graph, parallelism: int) -> list[str]:
@@ -94,13 +94,13 @@ def test_a_name_is_a_text(name: Any) -> None:
 
 def test_operators_of_equal_parallelism_are_one_chain() -> None:
     graph = described(lambda stream: stream.map(same).filter(same))
-    assert set(links(graph).values()) == {Partitioning.FORWARD}
+    assert set(edges(graph).values()) == {Partitioning.FORWARD}
     assert chains(graph, 3) == ["source_1"]
 
 
 def test_another_parallelism_is_rebalanced() -> None:
     graph = described(lambda stream: stream.map(same, parallelism=2))
-    assert links(graph) == {"source_1->map_1": Partitioning.REBALANCE, "map_1->sink_1": Partitioning.REBALANCE}
+    assert edges(graph) == {"source_1->map_1": Partitioning.REBALANCE, "map_1->sink_1": Partitioning.REBALANCE}
 
 
 def test_a_link_that_makes_no_chain_can_be_overtaken_on() -> None:
@@ -108,7 +108,7 @@ def test_a_link_that_makes_no_chain_can_be_overtaken_on() -> None:
     source = pipeline.source(ListSource(ROWS))
     source.map(same).sink(CollectSink())
     source.filter(same).sink(CollectSink())
-    found = links(pipeline.graph())
+    found = edges(pipeline.graph())
     assert found["source_1->map_1"] == found["source_1->filter_1"] == Partitioning.RESCALE
     assert found["map_1->sink_1"] == Partitioning.FORWARD
 
@@ -128,27 +128,27 @@ def test_an_exchange_says_how_the_next_link_partitions(method: str, partitioning
     graph = described(
         lambda stream: getattr(stream, method)().map(same).map(same, parallelism=1 if method == "to_one" else None)
     )
-    assert links(graph)["source_1->map_1"] == partitioning
-    assert links(graph)["map_1->map_2"] == Partitioning.FORWARD
+    assert edges(graph)["source_1->map_1"] == partitioning
+    assert edges(graph)["map_1->map_2"] == Partitioning.FORWARD
 
 
 def test_key_by_partitions_by_hash() -> None:
     graph = described(lambda stream: stream.key_by("k", "v").process(Nothing()))
-    link = graph.into(graph.nodes[1].name)[0]
-    assert (link.partitioning, link.key) == (Partitioning.HASH, ("k", "v"))
+    edge = graph.into(graph.nodes[1].name)[0]
+    assert (edge.partitioning, edge.key) == (Partitioning.HASH, ("k", "v"))
 
 
 def test_nothing_is_chained_with_map_async() -> None:
     graph = described(lambda stream: stream.map(same).map_async(same).forward().map(same))
     assert chains(graph, 2) == ["source_1", "map_async_1", "map_2"]
-    assert links(graph)["map_1->map_async_1"] == Partitioning.RESCALE
+    assert edges(graph)["map_1->map_async_1"] == Partitioning.RESCALE
 
 
 def test_a_union_costs_no_operator() -> None:
     pipeline = Pipeline("p")
     one, two, three = (pipeline.source(ListSource(ROWS), name=name) for name in ("one", "two", "three"))
     one.union(two, three.rebalance()).map(same).sink(CollectSink())
-    assert links(pipeline.graph()) == {
+    assert edges(pipeline.graph()) == {
         "one->map_1": Partitioning.RESCALE,
         "two->map_1": Partitioning.RESCALE,
         "three->map_1": Partitioning.REBALANCE,
@@ -161,7 +161,7 @@ def test_connect_has_two_inputs() -> None:
     one, two = pipeline.source(ListSource(ROWS), name="one"), pipeline.source(ListSource(ROWS), name="two")
     one.key_by("k").connect(two.broadcast()).process(Left(), parallelism=3).sink(CollectSink())
     into = pipeline.graph().into(pipeline.graph().nodes[2].name)
-    assert [(link.input, link.partitioning) for link in into] == [(0, Partitioning.HASH), (1, Partitioning.BROADCAST)]
+    assert [(edge.input, edge.partitioning) for edge in into] == [(0, Partitioning.HASH), (1, Partitioning.BROADCAST)]
 
 
 # --- mistakes ---

@@ -12,23 +12,23 @@ from penstock.cli.application import app
 from penstock.driver.phases import Phase
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId, WorkerId
 from penstock.protocol.barrier import BarrierFlag
-from penstock.protocol.history import AttemptRecord, SubtaskFigures
+from penstock.protocol.history import CheckpointRecord, SubtaskStats
 from penstock.protocol.history import Status as RecordStatus
 from penstock.protocol.manifest import (
+    CheckpointStats,
     Committable,
-    Cut,
-    Figures,
     Manifest,
     OperatorShape,
     PipelineShape,
     Segment,
+    SnapshotKind,
     SplitState,
     StateKind,
     StateSegment,
     SubtaskReport,
 )
-from penstock.protocol.manifest.codec import encode_manifest, encode_reservation, encode_void
-from penstock.protocol.ownership import Reservation, Void
+from penstock.protocol.manifest.codec import encode_manifest, encode_reservation, encode_tombstone
+from penstock.protocol.ownership import Reservation, Tombstone
 from penstock.spark.job import Status
 from penstock.storage import LocalStore, paths
 from penstock.storage.blob import write_segments
@@ -64,11 +64,11 @@ def add_checkpoint(
     states = tuple(StateSegment(COUNTS, "n", StateKind.KEYED, part, 7, 0, 128) for part in (segment, *refers_to))
     report = SubtaskReport(
         subtask,
-        Cut.TIMED_OUT,
+        SnapshotKind.TIMED_OUT,
         states,
         splits=(SplitState(COUNTS, "0/1", b"41"),),
         committables=(Committable(COUNTS, 0, b"{}"),),
-        figures=Figures(1, 2, 3, 4, len(content), 0),
+        figures=CheckpointStats(1, 2, 3, 4, len(content), 0),
     )
     times = COMPLETED_AT_MS - 35, COMPLETED_AT_MS
     manifest = Manifest(checkpoint, written, SHAPE, (report,), *times, is_savepoint, is_final)
@@ -80,7 +80,7 @@ def add_checkpoint(
 
 def add_void(store: Store, number: int) -> None:
     checkpoint = CheckpointId(number)
-    store.create(paths.manifest(checkpoint), encode_void(Void(checkpoint, Generation(1))))
+    store.create(paths.manifest(checkpoint), encode_tombstone(Tombstone(checkpoint, Generation(1))))
 
 
 def directory(path: Path, *numbers: int) -> LocalStore:
@@ -91,10 +91,14 @@ def directory(path: Path, *numbers: int) -> LocalStore:
 
 
 def record(
-    number: int, *, flags: BarrierFlag = BarrierFlag.NONE, cut: Cut = Cut.OVERTAKEN, state_bytes: int = 1_200_000
-) -> AttemptRecord:
-    figures = SubtaskFigures(SubtaskId(COUNTS, 0), cut, Figures(state_bytes=state_bytes))
-    return AttemptRecord(CheckpointId(number), flags, RecordStatus.COMPLETED, 1000, 1035, (figures,))
+    number: int,
+    *,
+    flags: BarrierFlag = BarrierFlag.NONE,
+    cut: SnapshotKind = SnapshotKind.OVERTAKEN,
+    state_bytes: int = 1_200_000,
+) -> CheckpointRecord:
+    figures = SubtaskStats(SubtaskId(COUNTS, 0), cut, CheckpointStats(state_bytes=state_bytes))
+    return CheckpointRecord(CheckpointId(number), flags, RecordStatus.COMPLETED, 1000, 1035, (figures,))
 
 
 def status(
@@ -126,7 +130,7 @@ class FakeJob:
 
     def __init__(self, drain: Callable[[], None] | None = None) -> None:
         self.stops: list[bool] = []
-        self.records: tuple[AttemptRecord, ...] = ()
+        self.records: tuple[CheckpointRecord, ...] = ()
         self.now = status()
         self.failure: Exception | None = None
         self.worker_processes = {WorkerId(0): 4711}
@@ -137,7 +141,7 @@ class FakeJob:
     def status(self) -> Status:
         return self.now
 
-    def checkpoints(self) -> tuple[AttemptRecord, ...]:
+    def checkpoints(self) -> tuple[CheckpointRecord, ...]:
         return self.records
 
     def end(self) -> None:

@@ -14,7 +14,7 @@ from penstock.columnar import records
 from penstock.columnar.records import columns_of
 from penstock.columnar.schema_guard import SchemaGuard
 from penstock.columnar.values import rows_of
-from penstock.operators.formats import RowsForm
+from penstock.operators.formats import RowsFormat
 from penstock.operators.spark_processor import Row
 from tests.unit.columnar.test_values import _arrays, _plain
 
@@ -27,7 +27,7 @@ KINDS: list[Any] = [{"x": 1, "y": "a"}, Row(x=1, y="a"), Row(y="a", x=1), Point(
 def test_rows_of_any_type_come_back_as_they_went(left: pa.Array, right: pa.Array) -> None:
     count = min(len(left), len(right))
     batch = pa.record_batch([left.slice(0, count), right.slice(0, count)], names=["a", "b 'c'"])
-    made = RowsForm(SchemaGuard("here", batch.schema)).batch(rows_of(batch))
+    made = RowsFormat(SchemaGuard("here", batch.schema)).batch(rows_of(batch))
     if not count:
         assert made is None
         return
@@ -58,7 +58,7 @@ def test_columns_are_taken_at_once_only_if_all_rows_have_just_their_names(rows: 
 
 @pytest.mark.parametrize("row", KINDS, ids=repr)
 def test_rows_of_every_kind_are_one_batch(row: Any) -> None:
-    form = RowsForm(SchemaGuard("here", pa.schema([("x", pa.int64()), ("y", pa.string())])))
+    form = RowsFormat(SchemaGuard("here", pa.schema([("x", pa.int64()), ("y", pa.string())])))
     assert columns_of([row, row], ("x", "y")) is not None
     assert form.batch([row, row]).to_pylist() == [{"x": 1, "y": "a"}] * 2
     mixed = form.batch([row, *KINDS])
@@ -75,7 +75,7 @@ def test_rows_with_other_names_in_between_are_looked_at_one_by_one() -> None:
     assert columns_of([Row(x=1, y="a"), Row(x=1, z="a")], None) is None
     assert columns_of([{"x": 1}, {"y": 1}], None) is None
     assert columns_of([{"x": 1}, {"x": 1, "y": 1}], None) is None
-    form = RowsForm(SchemaGuard("here"))
+    form = RowsFormat(SchemaGuard("here"))
     assert form.batch([{"x": 1}, {"y": "a"}]).to_pylist() == [{"x": 1, "y": None}, {"x": None, "y": "a"}]
 
 

@@ -9,8 +9,8 @@ from penstock.errors import RestoreError, StorageError
 from penstock.pipeline import Pipeline
 from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.manifest.codec import decode_manifest_or_void
-from penstock.protocol.ownership import Void
+from penstock.protocol.manifest.codec import decode_manifest_or_tombstone
+from penstock.protocol.ownership import Tombstone
 from penstock.storage import MemoryStore, paths
 from penstock.storage.port import Data
 from penstock.testing import Result, run
@@ -36,8 +36,8 @@ def newest(store: MemoryStore) -> Manifest | None:
     """The newest manifest of a store."""
     for path in sorted(store.list(""), reverse=True):
         if paths.kind_of(path) is paths.PathKind.MANIFEST:
-            outcome = decode_manifest_or_void(store.read(path))
-            if not isinstance(outcome, Void):
+            outcome = decode_manifest_or_tombstone(store.read(path))
+            if not isinstance(outcome, Tombstone):
                 return outcome
     return None
 
@@ -72,8 +72,8 @@ def refusal(pipeline: Pipeline, store: MemoryStore, **options: Any) -> RestoreEr
         again(pipeline, store, **options)
     except RestoreError as error:
         manifests = [path for path in store.list("") if paths.kind_of(path) is paths.PathKind.MANIFEST]
-        outcomes = {path: decode_manifest_or_void(store.read(path)) for path in manifests if path not in before}
-        assert all(isinstance(outcome, Void) for outcome in outcomes.values()), "it took a checkpoint"
+        outcomes = {path: decode_manifest_or_tombstone(store.read(path)) for path in manifests if path not in before}
+        assert all(isinstance(outcome, Tombstone) for outcome in outcomes.values()), "it took a checkpoint"
         return error
     raise AssertionError("it was not refused")
 

@@ -98,7 +98,7 @@ def test_a_call_of_an_older_generation_is_refused_when_its_turn_comes() -> None:
 
 def test_a_call_that_does_not_return_is_named_with_its_sink_and_duration_and_nothing_is_called_beside_it() -> None:
     sink, clock = Hanging(), ManualClock()
-    committers = Committers({OUT: sink}, clock, commit_wait_ms=1, sweep_wait_ms=1)
+    committers = Committers({OUT: sink}, clock, commit_wait_ms=1, discard_wait_ms=1)
     in_thread(lambda: committers.publish(permit(2, 1)))
     assert sink.entered.wait(HANG_S)
     assert committers.under_way(1) is None
@@ -109,7 +109,7 @@ def test_a_call_that_does_not_return_is_named_with_its_sink_and_duration_and_not
     with pytest.raises(PenstockError, match=f"{stuck}; the commit of checkpoint 2 by generation 2 has to wait for it"):
         committers.publish(permit(2, 2))
     with pytest.raises(PenstockError, match=f"{stuck}; the sweep of generation 2 has to wait for it"):
-        committers.sweep(Generation(2))
+        committers.discard_uncommitted(Generation(2))
     assert (sink.effects, sink.inside_max) == ([], 1)
     sink.gate.set()
 

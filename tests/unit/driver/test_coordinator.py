@@ -10,7 +10,7 @@ import pytest
 from penstock.connectors.sink import Committer
 from penstock.driver.committers import Committers
 from penstock.driver.coordinator import Coordinator, Ending
-from penstock.driver.takeover import Claimed
+from penstock.driver.takeover import Ownership
 from penstock.errors import PenstockError, StorageError
 from penstock.graph.physical import plan
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId, WorkerId
@@ -29,7 +29,7 @@ from penstock.protocol.coordinator.state import Policy
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SubtaskReport
 from penstock.protocol.manifest.codec import encode_reservation
-from penstock.protocol.ownership import Reservation, Void
+from penstock.protocol.ownership import Reservation, Tombstone
 from penstock.storage import paths
 from penstock.storage.directory import Directory
 from penstock.storage.memory import MemoryStore
@@ -61,7 +61,7 @@ class Desk:
         )
         self.coordinator = Coordinator(
             plan(read(Numbers({"a": [1]})), 1, workers=1),
-            Claimed(Generation(4), CheckpointId(8 if recommit else 7), recommit=recommit),
+            Ownership(Generation(4), CheckpointId(8 if recommit else 7), recommit=recommit),
             Policy(interval_ms=10, retained=1, history_max=history_max),
             Committers({}, self.clock),
             self.clock,
@@ -164,7 +164,7 @@ def test_nor_on_a_void_marker_that_was_created_while_the_licence_went() -> None:
     # Nobody knows whether the manifest was written: the checkpoint is declared void before it is given up.
     desk.store.create = failing  # type: ignore[method-assign]
     desk.complete(7)
-    assert isinstance(Directory(desk.store).manifest_or_void(CheckpointId(7)), Void)
+    assert isinstance(Directory(desk.store).manifest_or_tombstone(CheckpointId(7)), Tombstone)
     assert [isinstance(ending, StopFenced) for ending in desk.endings] == [True]
 
 

@@ -6,7 +6,7 @@ from penstock.driver.phases import HoldUp, Phase, Progress, Startup
 from penstock.driver.reminders import Reminders
 from penstock.ids import Generation, WorkerId
 from penstock.mailbox.frames import Endpoint, HeartbeatFrame, HelloFrame, ReadyFrame
-from penstock.mailbox.recovery_stats import RecoveryFigures
+from penstock.mailbox.recovery_stats import RecoveryStats
 
 G = Generation(1)
 FIRST, SECOND = WorkerId(0), WorkerId(1)
@@ -17,7 +17,7 @@ def hello(worker: WorkerId) -> HelloFrame:
 
 
 def reading(worker: WorkerId, read: int, total: int) -> HeartbeatFrame:
-    return HeartbeatFrame(G, worker, recovery=RecoveryFigures(state_bytes=total, state_bytes_read=read))
+    return HeartbeatFrame(G, worker, recovery=RecoveryStats(state_bytes=total, state_bytes_read=read))
 
 
 def test_workers_start_then_restore_then_run() -> None:

@@ -9,7 +9,7 @@ import pytest
 from penstock.connectors.sink import Committer
 from penstock.driver.committers import Committers
 from penstock.driver.coordinator import Coordinator
-from penstock.driver.takeover import Claimed
+from penstock.driver.takeover import Ownership
 from penstock.errors import PenstockError
 from penstock.graph.physical import plan
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId, WorkerId
@@ -77,7 +77,7 @@ class Desk:
         self.store.create(paths.manifest(SEVEN), encode_manifest(manifest()))
         coordinator = Coordinator(
             plan(read(Numbers({"a": [1]})), 1, workers=1),
-            Claimed(NEW, CheckpointId(8), manifest(), permit()),
+            Ownership(NEW, CheckpointId(8), manifest(), permit()),
             Policy(interval_ms=10),
             Committers(committers, self.clock),
             self.clock,

@@ -101,7 +101,7 @@ class SweepingCommitter(StagingCommitter):
             raise ValueError("the table is locked")
         self.calls.append(f"commit {checkpoint}")
 
-    def sweep(self, generation: Generation) -> None:
+    def discard_uncommitted(self, generation: Generation) -> None:
         if "sweep" in self.sink.failing:
             raise ValueError("cannot sweep")
         self.calls.append(f"sweep {generation}")
@@ -113,7 +113,7 @@ class Driver:
     def __init__(self, store: MemoryStore, settings: SupervisorSettings = SETTINGS) -> None:
         self.store = store
         self.plan = plan(read(Numbers({})), 1, workers=2)
-        self.gang, self.clock, self.transport = ListGang(), ManualClock(), ListTransport()
+        self.worker_group, self.clock, self.transport = ListGang(), ManualClock(), ListTransport()
         self.background = ManualBackground()
         self.sink = Staging()
         self.committer = SweepingCommitter(self.sink)
@@ -121,7 +121,7 @@ class Driver:
             self.plan,
             settings,
             {WRITE: self.committer},
-            self.gang,
+            self.worker_group,
             self.clock,
             self.transport,
             self.background,
@@ -139,7 +139,7 @@ class Driver:
 
     @property
     def generation(self) -> Generation:
-        return self.gang.launched[-1][0]
+        return self.worker_group.launched[-1][0]
 
     def ready(self) -> Driver:
         for worker in range(2):
@@ -183,9 +183,9 @@ class TestAttempts:
     def test_the_directory_is_owned_before_anything_is_launched(self) -> None:
         driver = Driver(MemoryStore())
         driver.supervisor.start()
-        assert (driver.phase, driver.gang.launched) == (Phase.CLAIMING, [])
+        assert (driver.phase, driver.worker_group.launched) == (Phase.CLAIMING, [])
         driver.background.run()
-        assert (driver.phase, driver.gang.launched) == (Phase.STARTING, [(1, None)])
+        assert (driver.phase, driver.worker_group.launched) == (Phase.STARTING, [(1, None)])
         assert paths.reserved(CheckpointId(1)) in driver.store.blobs
 
     def test_nothing_is_triggered_before_every_worker_is_ready(self) -> None:
@@ -201,14 +201,14 @@ class TestAttempts:
         driver = Driver(MemoryStore()).started().ready()
         driver.fail("out of memory")
         assert driver.phase is Phase.WAITING
-        assert driver.gang.cancelled == [1]
+        assert driver.worker_group.cancelled == [1]
         assert [(to, frame) for to, frame in driver.transport.sent if isinstance(frame, StopFrame)] == [
             (WorkerId(0), StopFrame(Generation(1))),
             (WorkerId(1), StopFrame(Generation(1))),
         ]
         assert str(driver.supervisor.error) == "read[0] on worker 0: out of memory"
         driver.pass_time(100)
-        assert driver.gang.launched == [(1, None), (2, None)]
+        assert driver.worker_group.launched == [(1, None), (2, None)]
         assert (driver.phase, driver.supervisor.restarts) == (Phase.STARTING, 1)
 
     def test_the_delay_doubles_and_then_it_gives_up_with_the_cause(self) -> None:
@@ -228,7 +228,7 @@ class TestAttempts:
         assert "the last straw" in str(error.__cause__)
         driver.pass_time(10_000)
         driver.supervisor.start()
-        assert len(driver.gang.launched) == 4
+        assert len(driver.worker_group.launched) == 4
 
     def test_failures_of_long_ago_are_forgiven_if_checkpoints_completed_since(self) -> None:
         driver = Driver(MemoryStore()).started()
@@ -237,7 +237,7 @@ class TestAttempts:
             driver.fail()
             driver.pass_time(25_000)
         assert driver.phase is Phase.RESTORING
-        assert len(driver.gang.launched) == 7
+        assert len(driver.worker_group.launched) == 7
 
     def test_a_pipeline_that_never_completes_a_checkpoint_gives_up_however_rarely_it_fails(self) -> None:
         driver = Driver(MemoryStore()).started()
@@ -259,11 +259,11 @@ class TestAttempts:
 
     def test_the_gang_s_word_counts_for_the_attempt_that_it_is_about(self) -> None:
         driver = Driver(MemoryStore()).started()
-        driver.supervisor.on_gang_failed(Generation(7), PenstockError("of another time"))
+        driver.supervisor.on_workers_lost(Generation(7), PenstockError("of another time"))
         assert driver.phase is Phase.STARTING
-        driver.supervisor.on_gang_failed(Generation(1), PenstockError("an executor died"))
+        driver.supervisor.on_workers_lost(Generation(1), PenstockError("an executor died"))
         assert driver.phase is Phase.WAITING
-        driver.supervisor.on_gang_failed(Generation(1), PenstockError("and another one"))
+        driver.supervisor.on_workers_lost(Generation(1), PenstockError("and another one"))
         assert str(driver.supervisor.error) == "an executor died"
         assert driver.supervisor.restarts == 1
 
@@ -291,12 +291,12 @@ class TestAttempts:
         driver = Driver(MemoryStore()).started()
         driver.fail()
         driver.pass_time(100)
-        for reservation in driver.gang.reservations:
+        for reservation in driver.worker_group.reservations:
             found = driver.store.blobs[paths.reserved(reservation.checkpoint)]
             assert decode_reservation(found) == reservation
-        first, second = driver.gang.reservations
+        first, second = driver.worker_group.reservations
         assert len(first.token) == 32 and first.token == second.token
-        assert Driver(MemoryStore()).started().gang.reservations[0].token != first.token
+        assert Driver(MemoryStore()).started().worker_group.reservations[0].token != first.token
 
     def test_a_final_failure_ends_the_pipeline_without_another_attempt(self) -> None:
         driver = Driver(MemoryStore()).started()
@@ -332,7 +332,7 @@ class TestSilence:
         driver.pass_time(1_900, beating=(0,))
         assert driver.phase is Phase.RUNNING
         driver.pass_time(700, beating=(0,))
-        assert driver.gang.launched[1:] == [(2, None)]
+        assert driver.worker_group.launched[1:] == [(2, None)]
         assert "no sign of life from worker 1: it hangs, or its host is gone" in str(driver.supervisor.error)
 
     def test_the_first_word_may_take_longer(self) -> None:
@@ -410,7 +410,7 @@ class TestEnding:
         driver.acknowledge(number, OUTPUT)
         assert driver.committer.calls == ["sweep 1", "commit 1"]
         assert (driver.phase, driver.supervisor.error) == (Phase.FINISHED, None)
-        assert driver.gang.cancelled == [1]
+        assert driver.worker_group.cancelled == [1]
 
     def test_a_drain_ends_it_and_its_answer_comes_first(self) -> None:
         driver = Driver(MemoryStore()).started().ready()
@@ -466,13 +466,13 @@ class TestEnding:
             driver.fail()
         driver.supervisor.stop()
         driver.background.run()
-        launched = len(driver.gang.launched)
+        launched = len(driver.worker_group.launched)
         driver.supervisor.stop()
         for _ in range(100):
             driver.clock.advance(50)
             driver.supervisor.timers.fire()
             driver.background.run()
-        assert (driver.phase, len(driver.gang.launched)) == (Phase.FINISHED, launched)
+        assert (driver.phase, len(driver.worker_group.launched)) == (Phase.FINISHED, launched)
 
 
 class TestRestoring:
@@ -482,7 +482,7 @@ class TestRestoring:
         newest = driver.checkpoint()
         driver.fail()
         driver.pass_time(100)
-        generation, manifest = driver.gang.launched[-1]
+        generation, manifest = driver.worker_group.launched[-1]
         assert manifest is not None
         assert (generation, manifest.checkpoint, manifest.generation) == (2, newest, 1)
 
@@ -502,12 +502,12 @@ class TestRestoring:
         store.blobs[paths.manifest(CheckpointId(number))] = b"damaged"
         driver = Driver(store).started()
         assert isinstance(driver.supervisor.error, NoReadableCheckpoint)
-        assert (driver.phase, driver.gang.launched) == (Phase.FAILED, [])
+        assert (driver.phase, driver.worker_group.launched) == (Phase.FAILED, [])
         for _ in range(100):
             driver.clock.advance(100)
             driver.supervisor.timers.fire()
             driver.background.run()
-        assert driver.gang.launched == []
+        assert driver.worker_group.launched == []
 
     def test_the_history_outlives_a_restart(self) -> None:
         driver = Driver(MemoryStore()).started().ready()
@@ -553,12 +553,12 @@ class TestTrouble:
         store = Unreliable()
         store.fails = lambda what, path: what == "list"
         driver = Driver(store).started()
-        assert (driver.phase, driver.gang.launched) == (Phase.WAITING, [])
+        assert (driver.phase, driver.worker_group.launched) == (Phase.WAITING, [])
         store.fails = lambda what, path: False
         driver.clock.advance(100)
         driver.supervisor.timers.fire()
         driver.background.run()
-        assert (driver.phase, driver.gang.launched) == (Phase.STARTING, [(1, None)])
+        assert (driver.phase, driver.worker_group.launched) == (Phase.STARTING, [(1, None)])
 
     def test_a_read_that_fails_once_restarts_and_a_store_that_stays_unreadable_ends_with_that_error(self) -> None:
         store = Unreliable()
@@ -570,7 +570,7 @@ class TestTrouble:
         assert (driver.phase, driver.supervisor.restarts) == (Phase.WAITING, 2)
         store.fails = lambda what, path: False
         driver.pass_time(200)
-        (_, manifest) = driver.gang.launched[-1]
+        (_, manifest) = driver.worker_group.launched[-1]
         assert manifest is not None and manifest.checkpoint == newest
         store.fails = lambda what, path: what == "read"
         driver.fail()
@@ -605,7 +605,7 @@ class TestTrouble:
         driver.clock.advance(100)
         driver.supervisor.timers.fire()
         driver.background.run()
-        assert (driver.phase, driver.gang.launched) == (Phase.STARTING, [(2, None)])
+        assert (driver.phase, driver.worker_group.launched) == (Phase.STARTING, [(2, None)])
 
     def test_a_restart_that_stumbles_after_it_owned_the_directory_is_not_fenced_by_itself(self) -> None:
         driver = Driver(MemoryStore()).started().ready()
@@ -683,7 +683,7 @@ class ThreadedDriver(Driver):
             self.plan,
             settings,
             {WRITE: self.committer},
-            self.gang,
+            self.worker_group,
             self.clock,
             self.transport,
             self.background,
@@ -701,7 +701,7 @@ class ThreadedDriver(Driver):
     def after(self, ms: int) -> None:
         for _ in range(ms // 100):
             self.clock.advance(100)
-            for worker in range(2 if self.gang.launched else 0):
+            for worker in range(2 if self.worker_group.launched else 0):
                 self.supervisor.deliver(HeartbeatFrame(self.generation, WorkerId(worker)))
             self.supervisor.timers.fire()
 
@@ -818,7 +818,7 @@ def test_when_a_generation_has_begun_the_committers_refuse_the_one_before() -> N
         driver.plan,
         SETTINGS,
         committers,
-        driver.gang,
+        driver.worker_group,
         driver.clock,
         driver.transport,
         driver.background,
@@ -828,7 +828,7 @@ def test_when_a_generation_has_begun_the_committers_refuse_the_one_before() -> N
     driver.pass_time(500)
     assert driver.generation == 2
     with pytest.raises(PenstockError, match="sweep of generation 1 is refused, because generation 2 has begun"):
-        committers.sweep(Generation(1))
+        committers.discard_uncommitted(Generation(1))
     assert driver.committer.calls == ["sweep 1", "sweep 2"]
 
 
@@ -843,8 +843,8 @@ class TestTwoDrivers:
         older.pass_time(3_000)
         assert older.phase is Phase.FAILED
         assert isinstance(older.supervisor.error, FencedError)
-        assert older.gang.launched == [(1, None)]
-        assert (older.gang.cancelled, older.supervisor.restarts) == ([1], 0)
+        assert older.worker_group.launched == [(1, None)]
+        assert (older.worker_group.cancelled, older.supervisor.restarts) == ([1], 0)
         assert newer.phase is Phase.RUNNING
 
     def test_the_older_one_publishes_nothing_of_a_checkpoint_that_it_could_not_complete(self) -> None:
@@ -864,7 +864,7 @@ class TestTwoDrivers:
         newer = Driver(store).started().ready()
         older.fail()
         older.pass_time(5_000)
-        assert (older.phase, older.gang.launched) == (Phase.FAILED, [(1, None)])
+        assert (older.phase, older.worker_group.launched) == (Phase.FAILED, [(1, None)])
         assert isinstance(older.supervisor.error, FencedError)
         assert newer.checkpoint()
         assert newer.phase is Phase.RUNNING
@@ -889,7 +889,7 @@ class TestTwoDrivers:
         assert paths.manifest(CheckpointId(1)) not in store.blobs
         older.fail()
         older.pass_time(5_000)
-        assert (older.phase, older.gang.launched) == (Phase.FAILED, [(1, None)])
+        assert (older.phase, older.worker_group.launched) == (Phase.FAILED, [(1, None)])
         assert isinstance(older.supervisor.error, FencedError)
         assert newer.phase is Phase.RUNNING
 
@@ -906,6 +906,6 @@ class TestTwoDrivers:
         assert isinstance(older.supervisor.error, FencedError)
         assert newer.committer.calls == ["sweep 2", f"commit {number}"]
         assert paths.manifest(CheckpointId(1)) not in store.blobs
-        ((_, restored),) = Driver(store).started().gang.launched
+        ((_, restored),) = Driver(store).started().worker_group.launched
         assert restored is not None
         assert restored.checkpoint == number

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.driver.takeover import Claimed, RestoreOptions, take_over
+from penstock.driver.takeover import Ownership, RestoreOptions, take_over
 from penstock.errors import FencedError, IncompatibleCheckpoint, NoReadableCheckpoint, StorageError
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId
 from penstock.protocol.coordinator.trigger import decide_next_block
@@ -19,8 +19,8 @@ from penstock.protocol.manifest import (
     StateKind,
     SubtaskReport,
 )
-from penstock.protocol.manifest.codec import decode_manifest_or_void, encode_manifest, encode_reservation
-from penstock.protocol.ownership import Reservation, Void
+from penstock.protocol.manifest.codec import decode_manifest_or_tombstone, encode_manifest, encode_reservation
+from penstock.protocol.ownership import Reservation, Tombstone
 from penstock.protocol.recovery import FallBack
 from penstock.storage import paths
 from penstock.storage.memory import MemoryStore
@@ -34,22 +34,24 @@ SHAPE = PipelineShape("orders", 128, (OperatorShape(MAP.chain, MAP.chain, 1),))
 OUTPUT = (Committable(OperatorName("map"), 0, b"file"),)
 
 
-def complete(store: MemoryStore, claimed: Claimed, number: int, committables: tuple[Committable, ...] = ()) -> Manifest:
+def complete(
+    store: MemoryStore, ownership: Ownership, number: int, committables: tuple[Committable, ...] = ()
+) -> Manifest:
     """A checkpoint of this generation, with a blob."""
     checkpoint = CheckpointId(number)
-    reservation = Reservation(checkpoint, claimed.generation)
+    reservation = Reservation(checkpoint, ownership.generation)
     store.create(paths.reserved(checkpoint), encode_reservation(reservation))
     pieces = [Piece(MAP.chain, "seen", StateKind.LIST, [rows(number)])]
-    states = write_state(store, checkpoint, claimed.generation, MAP, lambda: pieces, inline_bytes_max=0)
+    states = write_state(store, checkpoint, ownership.generation, MAP, lambda: pieces, inline_bytes_max=0)
     report = SubtaskReport(MAP, states=states, committables=committables)
-    manifest = Manifest(checkpoint, claimed.generation, SHAPE, (report,))
+    manifest = Manifest(checkpoint, ownership.generation, SHAPE, (report,))
     assert store.create(paths.manifest(checkpoint), encode_manifest(manifest))
     return manifest
 
 
-def claim(
+def own(
     store: MemoryStore, *, token: str = "", has_sinks: bool = True, shape: PipelineShape = SHAPE, **options: object
-) -> Claimed:
+) -> Ownership:
     return take_over(
         store,
         shape,
@@ -60,42 +62,42 @@ def claim(
 
 
 def outcome(store: MemoryStore, number: int) -> object:
-    return decode_manifest_or_void(store.blobs[paths.manifest(CheckpointId(number))])
+    return decode_manifest_or_tombstone(store.blobs[paths.manifest(CheckpointId(number))])
 
 
 class TestClaiming:
     def test_the_first_driver_starts_from_nothing_with_the_first_id(self) -> None:
-        assert claim(MemoryStore()) == Claimed(Generation(1), CheckpointId(1))
+        assert own(MemoryStore()) == Ownership(Generation(1), CheckpointId(1))
 
     def test_every_start_has_a_newer_generation_and_newer_ids(self) -> None:
         # I5: a coordinator that starts again must not begin with id 1.
         store = MemoryStore()
-        claims = [claim(store) for _ in range(4)]
-        assert [(each.generation, each.first) for each in claims] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+        owned = [own(store) for _ in range(4)]
+        assert [(each.generation, each.first) for each in owned] == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
     def test_what_the_former_owner_left_open_is_void_and_can_never_complete(self) -> None:
         store = MemoryStore()
-        first = claim(store)
+        first = own(store)
         store.create(
             paths.reserved(CheckpointId(2)), encode_reservation(Reservation(CheckpointId(2), first.generation))
         )
-        second = claim(store)
+        second = own(store)
         assert second.first == CheckpointId(3)
-        assert outcome(store, 1) == Void(CheckpointId(1), second.generation)
-        assert outcome(store, 2) == Void(CheckpointId(2), second.generation)
+        assert outcome(store, 1) == Tombstone(CheckpointId(1), second.generation)
+        assert outcome(store, 2) == Tombstone(CheckpointId(2), second.generation)
         late = encode_manifest(Manifest(CheckpointId(2), first.generation, SHAPE))
         assert not store.create(paths.manifest(CheckpointId(2)), late)
 
     def test_every_id_of_a_half_used_block_is_void_and_the_next_one_is_ours(self) -> None:
         store = MemoryStore()
-        first = claim(store)
+        first = own(store)
         block = Reservation(CheckpointId(2), first.generation, 4)
         store.create(paths.reserved(block.checkpoint), encode_reservation(block))
         used = Manifest(CheckpointId(3), first.generation, SHAPE)
         store.create(paths.manifest(used.checkpoint), encode_manifest(used))
-        second = claim(store)
+        second = own(store)
         assert (second.first, second.manifest) == (CheckpointId(6), used)
-        assert [number for number in range(1, 6) if isinstance(outcome(store, number), Void)] == [1, 2, 4, 5]
+        assert [number for number in range(1, 6) if isinstance(outcome(store, number), Tombstone)] == [1, 2, 4, 5]
         # The former owner wakes up: the rest of its block is spent, and so is the first id of the next one.
         late = encode_manifest(Manifest(CheckpointId(4), first.generation, SHAPE))
         assert not store.create(paths.manifest(CheckpointId(4)), late)
@@ -105,10 +107,10 @@ class TestClaiming:
     def test_whoever_owned_a_damaged_reservation_runs_into_the_takeover_whatever_its_size_was(self) -> None:
         for count in range(1, 16):
             store = MemoryStore()
-            former = claim(store).generation
+            former = own(store).generation
             block = Reservation(CheckpointId(2), former, count)
             store.blobs[paths.reserved(block.checkpoint)] = b""
-            assert claim(store).first == CheckpointId(17)
+            assert own(store).first == CheckpointId(17)
             while block.last < 16:
                 block = decide_next_block(block, lasted_ms=0)
                 is_free = store.create(paths.reserved(block.checkpoint), encode_reservation(block))
@@ -117,8 +119,8 @@ class TestClaiming:
 
     def test_a_manifest_that_was_written_a_moment_before_is_not_lost(self) -> None:
         store = MemoryStore()
-        manifest = complete(store, claim(store), 1)
-        assert claim(store).manifest == manifest
+        manifest = complete(store, own(store), 1)
+        assert own(store).manifest == manifest
 
     def test_somebody_who_keeps_winning_fences_us(self) -> None:
         class Contested(MemoryStore):
@@ -126,7 +128,7 @@ class TestClaiming:
                 return False if path.endswith("reserved.json") else super().create(path, data)
 
         with pytest.raises(FencedError, match="16 times somebody else claimed this checkpoint directory first"):
-            claim(Contested())
+            own(Contested())
 
     def test_a_lost_race_is_tried_again(self) -> None:
         class Raced(MemoryStore):
@@ -142,7 +144,7 @@ class TestClaiming:
                     return False
                 return super().create(path, data)
 
-        assert claim(Raced()) == Claimed(Generation(72), CheckpointId(3))
+        assert own(Raced()) == Ownership(Generation(72), CheckpointId(3))
 
     def test_an_id_below_one_that_is_in_use_is_not_ours_although_we_created_it(self) -> None:
         class Overtaken(MemoryStore):
@@ -157,19 +159,19 @@ class TestClaiming:
                     super().create(paths.reserved(CheckpointId(9)), encode_reservation(other))
                 return super().create(path, data)
 
-        assert claim(Overtaken()) == Claimed(Generation(6), CheckpointId(10))
+        assert own(Overtaken()) == Ownership(Generation(6), CheckpointId(10))
 
     def test_a_driver_that_restarts_takes_its_own_directory_over_again(self) -> None:
         store = MemoryStore()
-        former = claim(store, token="one").generation
-        assert claim(store, token="one").generation == former + 1
+        former = own(store, token="one").generation
+        assert own(store, token="one").generation == former + 1
 
     @pytest.mark.parametrize("is_error", [True, False])
     def test_a_reservation_is_known_by_its_content_if_the_reply_to_its_creation_was_lost(self, is_error: bool) -> None:
         # "No" about a file of one's own: the request was sent a second time because the first reply was lost.
         store = Deaf(lambda path: path.endswith("reserved.json"), is_error)
-        claimed = claim(store, token="one")
-        assert (claimed.generation, claimed.first) == (1, 1)
+        ownership = own(store, token="one")
+        assert (ownership.generation, ownership.first) == (1, 1)
         assert len(store.lost) == 1
 
     def test_a_takeover_that_failed_after_its_reservation_does_not_fence_the_next_try_of_the_same_driver(self) -> None:
@@ -191,20 +193,20 @@ class TestClaiming:
                 return super().read(path, offset, length)
 
         down, store = Dies(), MemoryStore()
-        claim(store, token="one")
+        own(store, token="one")
         down.blobs.update(store.blobs)
         down.is_down = True
         with pytest.raises(StorageError, match="gone"):
-            claim(down, token="one")
+            own(down, token="one")
         down.is_down = False
-        assert claim(down, token="one").generation == 2
+        assert own(down, token="one").generation == 2
 
     def test_void_markers_whose_replies_are_lost_count(self) -> None:
         store = Deaf(lambda path: path.endswith("manifest.json"), is_error=True)
-        claim(store)
-        second = claim(store)
+        own(store)
+        second = own(store)
         assert len(store.lost) == 1
-        assert outcome(store, 1) == Void(CheckpointId(1), second.generation)
+        assert outcome(store, 1) == Tombstone(CheckpointId(1), second.generation)
 
     def test_nor_does_it_after_the_other_one_has_removed_every_trace_of_it(self) -> None:
         store = MemoryStore()
@@ -216,11 +218,11 @@ class TestClaiming:
 
     def test_a_driver_that_restarts_does_not_take_back_what_another_one_owns(self) -> None:
         store = MemoryStore()
-        claim(store, token="one")
-        claim(store, token="other")
+        own(store, token="one")
+        own(store, token="other")
         before = dict(store.blobs)
         with pytest.raises(FencedError, match="generation 2 of another driver has taken this checkpoint directory"):
-            claim(store, token="one")
+            own(store, token="one")
         assert store.blobs == before
 
     def test_nor_does_one_that_has_the_generation_of_the_owner_by_accident(self) -> None:
@@ -230,7 +232,7 @@ class TestClaiming:
             made = Reservation(CheckpointId(number), Generation(2), token=token)
             store.create(paths.reserved(made.checkpoint), encode_reservation(made))
         with pytest.raises(FencedError, match="of another driver"):
-            claim(store, token="one")
+            own(store, token="one")
 
 
 class Deaf(MemoryStore):
@@ -266,25 +268,25 @@ class Hiccup(MemoryStore):
 class TestRestoring:
     def test_the_newest_valid_checkpoint_is_restored(self) -> None:
         store = MemoryStore()
-        first = claim(store)
+        first = own(store)
         complete(store, first, 1)
         newest = complete(store, first, 2)
-        claimed = claim(store)
-        assert (claimed.manifest, claimed.skipped, claimed.first) == (newest, (), CheckpointId(3))
+        ownership = own(store)
+        assert (ownership.manifest, ownership.skipped, ownership.first) == (newest, (), CheckpointId(3))
 
     def test_its_output_is_published_again_unless_a_marker_says_it_was(self) -> None:
         store = MemoryStore()
-        complete(store, claim(store), 1, OUTPUT)
-        recommit = claim(store).recommit
+        complete(store, own(store), 1, OUTPUT)
+        recommit = own(store).recommit
         assert recommit is not None
         assert (recommit.checkpoint, recommit.generation, recommit.committables) == (1, 2, OUTPUT)
         store.create(paths.committed(CheckpointId(1)), b"{}")
-        assert claim(store).recommit is None
+        assert own(store).recommit is None
 
     @pytest.mark.parametrize("how", ["gone", "rotten", "short"])
     def test_a_checkpoint_whose_blob_is_damaged_is_passed_over_if_it_published_nothing(self, how: str) -> None:
         store = MemoryStore()
-        first = claim(store)
+        first = own(store)
         older = complete(store, first, 1)
         damaged = complete(store, first, 2)
         (path,) = {state.segment.path for report in damaged.reports for state in report.states}
@@ -296,66 +298,66 @@ class TestRestoring:
                 store.blobs[path] = b"\0" + store.blobs[path][1:]
             case "short":
                 store.blobs[path] = store.blobs[path][:-1]
-        claimed = claim(store)
-        assert claimed.manifest == older
-        assert [skipped.checkpoint for skipped in claimed.skipped] == [2]
-        assert path in claimed.skipped[0].reason
+        ownership = own(store)
+        assert ownership.manifest == older
+        assert [skipped.checkpoint for skipped in ownership.skipped] == [2]
+        assert path in ownership.skipped[0].reason
 
     @pytest.mark.parametrize("what", ["manifest.json", "/blobs/"])
     @pytest.mark.parametrize("has_sinks", [True, False])
     def test_a_read_that_fails_says_nothing_about_the_checkpoint(self, what: str, has_sinks: bool) -> None:
         store = Hiccup()
-        first = claim(store, token="one")
+        first = own(store, token="one")
         complete(store, first, 1, OUTPUT)
         newest = complete(store, first, 2, OUTPUT)
         store.is_meant = lambda path: what in path and paths.checkpoint_of(path) == 2
         with pytest.raises(StorageError, match="the read timed out"):
-            claim(store, has_sinks=has_sinks)
+            own(store, has_sinks=has_sinks)
         store.is_meant = lambda path: False
-        claimed = claim(store, has_sinks=has_sinks)
-        assert (claimed.manifest, claimed.skipped) == (newest, ())
+        ownership = own(store, has_sinks=has_sinks)
+        assert (ownership.manifest, ownership.skipped) == (newest, ())
 
     def test_a_truncated_manifest_is_refused_where_its_output_may_have_been_published(self) -> None:
         store = MemoryStore()
-        first = claim(store)
+        first = own(store)
         complete(store, first, 1)
         complete(store, first, 2)
         path = paths.manifest(CheckpointId(2))
         store.blobs[path] = store.blobs[path][:-10]
         with pytest.raises(NoReadableCheckpoint, match="checkpoint 2 cannot be restored"):
-            claim(store)
-        assert claim(store, fall_back=FallBack.ALLOW_DUPLICATES).manifest is not None
-        assert claim(store, has_sinks=False).manifest is not None
+            own(store)
+        assert own(store, fall_back=FallBack.ALLOW_DUPLICATES).manifest is not None
+        assert own(store, has_sinks=False).manifest is not None
 
     def test_if_none_can_be_read_it_refuses_and_never_begins_from_nothing(self) -> None:
         store = MemoryStore()
-        first = claim(store)
+        first = own(store)
         for number in (1, 2):
             complete(store, first, number)
             store.blobs[paths.manifest(CheckpointId(number))] = b"{}"
         with pytest.raises(NoReadableCheckpoint, match="there are checkpoints, and none can be restored"):
-            claim(store, has_sinks=False)
+            own(store, has_sinks=False)
 
     @pytest.mark.parametrize("changes", [{"name": "returns"}, {"max_parallelism": 64}, {"operators": ()}])
     def test_a_checkpoint_of_another_pipeline_is_refused_and_not_passed_over(self, changes: dict[str, object]) -> None:
         store = MemoryStore()
-        first = claim(store)
+        first = own(store)
         complete(store, first, 1)
         complete(store, first, 2)
         with pytest.raises(IncompatibleCheckpoint, match="checkpoint 2 does not belong to this pipeline"):
-            claim(store, shape=replace(SHAPE, **changes))  # type: ignore[arg-type]
+            own(store, shape=replace(SHAPE, **changes))  # type: ignore[arg-type]
 
     def test_state_of_an_operator_that_is_gone_is_dropped_if_the_user_allows_it(self) -> None:
         store = MemoryStore()
-        complete(store, claim(store), 1)
-        claimed = claim(store, shape=replace(SHAPE, operators=()), allow_dropped_state=True)
-        assert claimed.manifest is not None
+        complete(store, own(store), 1)
+        ownership = own(store, shape=replace(SHAPE, operators=()), allow_dropped_state=True)
+        assert ownership.manifest is not None
 
     def test_voids_alone_are_a_start_from_nothing(self) -> None:
         store = MemoryStore()
-        claim(store)
-        claim(store)
-        assert claim(store).manifest is None
+        own(store)
+        own(store)
+        assert own(store).manifest is None
 
     def test_a_store_that_cannot_be_read_at_the_moment_is_an_error_and_not_an_empty_directory(self) -> None:
         class Down(MemoryStore):
@@ -363,4 +365,4 @@ class TestRestoring:
                 raise StorageError("the bucket does not answer")
 
         with pytest.raises(StorageError, match="does not answer"):
-            claim(Down())
+            own(Down())

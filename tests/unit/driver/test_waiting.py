@@ -30,7 +30,7 @@ class TestSlots:
     ) -> None:
         driver = Driver(MemoryStore()).started()
         for _ in range(95):
-            driver.supervisor.on_gang_held_up(driver.generation, HOLD_UP)
+            driver.supervisor.on_workers_held_up(driver.generation, HOLD_UP)
             driver.pass_time(100, beating=())
             assert str(driver.supervisor.progress) == "waiting for slots (1 of 2 free)"
         told = [text for text in warnings(caplog) if "waits: the pipeline needs 2 slots" in text]
@@ -43,9 +43,9 @@ class TestSlots:
 
     def test_workers_have_their_time_to_come_up_from_when_there_are_slots(self) -> None:
         driver = Driver(MemoryStore()).started()
-        driver.supervisor.on_gang_held_up(driver.generation, HOLD_UP)
+        driver.supervisor.on_workers_held_up(driver.generation, HOLD_UP)
         driver.pass_time(9_500, beating=())
-        driver.supervisor.on_gang_held_up(driver.generation, None)
+        driver.supervisor.on_workers_held_up(driver.generation, None)
         driver.pass_time(9_500, beating=())
         assert (str(driver.supervisor.progress), driver.supervisor.restarts) == ("starting workers (0 of 2)", 0)
         driver.pass_time(1_500, beating=())
@@ -53,7 +53,7 @@ class TestSlots:
 
     def test_a_worker_that_comes_ends_the_wait(self) -> None:
         driver = Driver(MemoryStore()).started()
-        driver.supervisor.on_gang_held_up(driver.generation, HOLD_UP)
+        driver.supervisor.on_workers_held_up(driver.generation, HOLD_UP)
         driver.supervisor.deliver(HeartbeatFrame(driver.generation, WorkerId(1)))
         assert str(driver.supervisor.progress) == "starting workers (1 of 2)"
 
@@ -61,7 +61,7 @@ class TestSlots:
         driver = Driver(MemoryStore()).started().ready()
         driver.fail()
         driver.pass_time(200, beating=())
-        driver.supervisor.on_gang_held_up(driver.generation, HOLD_UP)
+        driver.supervisor.on_workers_held_up(driver.generation, HOLD_UP)
         driver.pass_time(10_600, beating=())
         assert isinstance(driver.supervisor.error, NoFreeSlots)
         assert driver.supervisor.restarts == 2
@@ -71,7 +71,7 @@ class TestSlots:
         older = driver.generation
         driver.fail()
         driver.pass_time(200, beating=())
-        driver.supervisor.on_gang_held_up(older, HOLD_UP)
+        driver.supervisor.on_workers_held_up(older, HOLD_UP)
         assert driver.phase is Phase.STARTING
 
 
@@ -162,6 +162,6 @@ class TestRestarts:
 
     def test_a_session_that_was_stopped_is_the_end(self) -> None:
         driver = Driver(MemoryStore()).started().ready()
-        driver.supervisor.on_gang_failed(driver.generation, SessionStopped("the session is gone"))
+        driver.supervisor.on_workers_lost(driver.generation, SessionStopped("the session is gone"))
         assert (driver.phase, driver.supervisor.restarts) == (Phase.FAILED, 0)
         assert isinstance(driver.supervisor.error, SessionStopped)

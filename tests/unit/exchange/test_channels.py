@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.exchange.input_channel import InputChannel
 from penstock.exchange.items import BarrierItem, BatchItem, EndItem, Item, WatermarkItem, captured_bytes
 from penstock.exchange.output_channel import OutputChannel
-from penstock.graph.physical import Channel, Edge
+from penstock.graph.physical import Channel, PhysicalEdge
 from penstock.ids import ChannelId, CheckpointId, EdgeId, OperatorName, SubtaskId, WorkerId
 from penstock.mailbox.frames import BarrierFrame, BatchFrame, EndFrame, WatermarkFrame
 from penstock.protocol.barrier import Barrier
@@ -13,7 +13,7 @@ from penstock.protocol.manifest import Partitioning
 from tests.unit.mailbox.fake_ports import GENERATION, ListTransport, ManualClock, barrier, rows, unaligned, values
 
 READ, MAP = OperatorName("read"), OperatorName("map")
-EDGE = Edge(EdgeId(READ, MAP, 0), READ, MAP, 0, Partitioning.REBALANCE)
+EDGE = PhysicalEdge(EdgeId(READ, MAP, 0), READ, MAP, 0, Partitioning.REBALANCE)
 CHANNEL = Channel(ChannelId(5), EDGE, SubtaskId(READ, 0), SubtaskId(MAP, 0))
 ONE, TWO = CheckpointId(1), CheckpointId(2)
 CHUNK = rows(1).nbytes
@@ -29,8 +29,8 @@ def waiting(number: int) -> BarrierItem:
 
 
 class TestInput:
-    def channel(self, *items: Item, window_bytes: int = 1_000) -> InputChannel:
-        channel = InputChannel(CHANNEL, window_bytes)
+    def channel(self, *items: Item, credit_limit_bytes: int = 1_000) -> InputChannel:
+        channel = InputChannel(CHANNEL, credit_limit_bytes)
         for each in items:
             channel.receive(each)
         return channel
@@ -95,7 +95,7 @@ class TestInput:
                 channel.receive(each)
             channel.open_since_us = open_since_us
             channel.consumed(channel.take_slice(100), now_us=100_000)
-            assert channel.credit.window_bytes == window
+            assert channel.credit.credit_limit_bytes == window
 
     def test_only_a_queue_that_stands_shrinks_the_window(self) -> None:
         for others, window in ((0, 1_000), (1, 100)):
@@ -103,7 +103,7 @@ class TestInput:
             for each in [item(1), *(item(2) for _ in range(others)), WatermarkItem(3)]:
                 channel.receive(each)
             channel.consumed(channel.take_slice(100), now_us=100_000)
-            assert channel.credit.window_bytes == window
+            assert channel.credit.credit_limit_bytes == window
 
     def test_a_slice_copies_nothing(self) -> None:
         channel = self.channel(whole := item(1, 2, 3))
@@ -187,12 +187,12 @@ class TestOutput:
         self.departures: list[tuple[ChannelId, CheckpointId]] = []
         self.full: set[ChannelId] = set()
 
-    def channel(self, window_bytes: int = 2 * CHUNK, bytes_max: int = 3 * CHUNK) -> OutputChannel:
+    def channel(self, credit_limit_bytes: int = 2 * CHUNK, bytes_max: int = 3 * CHUNK) -> OutputChannel:
         return OutputChannel(
             CHANNEL,
             to=WorkerId(3),
             generation=GENERATION,
-            window_bytes=window_bytes,
+            credit_limit_bytes=credit_limit_bytes,
             bytes_max=bytes_max,
             transport=self.transport,
             clock=self.clock,
@@ -247,7 +247,7 @@ class TestOutput:
         assert (frame.cost, frame.channel, frame.generation) == (2 * CHUNK, ChannelId(5), GENERATION)
 
     def test_it_holds_its_subtask_up_from_the_bound_until_enough_has_left(self) -> None:
-        channel = self.channel(window_bytes=3 * CHUNK, bytes_max=2 * CHUNK)
+        channel = self.channel(credit_limit_bytes=3 * CHUNK, bytes_max=2 * CHUNK)
         for number in range(4):
             channel.send_batch(rows(number))
         assert self.full == set()
@@ -257,7 +257,7 @@ class TestOutput:
         assert (self.full, channel.queued_bytes) == (set(), CHUNK)
 
     def test_no_more_waits_here_than_the_receiver_wants_to_have_waiting(self) -> None:
-        channel = self.channel(window_bytes=8 * CHUNK, bytes_max=8 * CHUNK)
+        channel = self.channel(credit_limit_bytes=8 * CHUNK, bytes_max=8 * CHUNK)
         for number in range(10):
             channel.send_batch(rows(number))
         assert (self.full, channel.queued_bytes) == (set(), 2 * CHUNK)
@@ -279,7 +279,7 @@ class TestOutput:
         assert self.full == set(), "it has left at once"
 
     def test_a_batch_that_waits_costs_what_the_window_is_when_it_leaves(self) -> None:
-        channel = self.channel(window_bytes=4 * CHUNK)
+        channel = self.channel(credit_limit_bytes=4 * CHUNK)
         channel.send_batch(rows(1))
         channel.send_batch(rows(1, 2))
         channel.send_batch(rows(*range(50)))
@@ -296,7 +296,7 @@ class TestOutput:
         assert self.departures == []
 
     def test_a_barrier_that_waited_is_reported_when_it_leaves_in_its_turn(self) -> None:
-        channel = self.channel(window_bytes=CHUNK)
+        channel = self.channel(credit_limit_bytes=CHUNK)
         channel.send_batch(rows(1))
         channel.send_batch(rows(2))
         assert channel.send_barrier(barrier(1)) is False
@@ -306,7 +306,7 @@ class TestOutput:
         assert self.departures == [(ChannelId(5), ONE)]
 
     def test_a_barrier_is_older_by_the_time_that_it_waited(self) -> None:
-        channel = self.channel(window_bytes=CHUNK)
+        channel = self.channel(credit_limit_bytes=CHUNK)
         channel.send_batch(rows(1))
         channel.send_batch(rows(2))
         channel.send_barrier(barrier(1).aged(5))
@@ -315,7 +315,7 @@ class TestOutput:
         assert [frame.barrier.age_ms for frame in self.transport.of(BarrierFrame)] == [45]
 
     def test_watermarks_do_not_pile_up_while_records_wait_for_credit(self) -> None:
-        channel = self.channel(window_bytes=CHUNK)
+        channel = self.channel(credit_limit_bytes=CHUNK)
         channel.send_batch(rows(1))
         channel.send_batch(rows(2))
         for number in range(1_000):
@@ -330,7 +330,7 @@ class TestOutput:
         assert self.sent() == [[2], 2_000]
 
     def test_an_overtaking_barrier_leaves_without_credit_and_what_it_passed_is_captured_by_reference(self) -> None:
-        channel = self.channel(window_bytes=CHUNK)
+        channel = self.channel(credit_limit_bytes=CHUNK)
         second, third = rows(2), rows(3)
         channel.send_batch(rows(1))
         channel.send_batch(second)
@@ -351,7 +351,7 @@ class TestOutput:
         assert self.sent() == [[2], 7, [3]], "what was captured is sent all the same, behind the barrier"
 
     def test_an_overtaking_barrier_passes_one_that_was_given_up_which_still_leaves_later(self) -> None:
-        channel = self.channel(window_bytes=CHUNK)
+        channel = self.channel(credit_limit_bytes=CHUNK)
         channel.send_batch(rows(1))
         channel.send_batch(rows(2))
         channel.send_barrier(barrier(1))
@@ -370,7 +370,7 @@ class TestOutput:
         assert self.sent() == ["end"]
 
     def test_a_barrier_goes_in_front_of_an_end_that_waits_and_can_overtake_from_there(self) -> None:
-        channel = self.channel(window_bytes=CHUNK)
+        channel = self.channel(credit_limit_bytes=CHUNK)
         channel.send_batch(rows(1))
         channel.send_batch(rows(2))
         channel.send_end()
@@ -383,7 +383,7 @@ class TestOutput:
         assert self.sent() == [[2], "end"]
 
     def test_two_barriers_in_front_of_an_end_keep_their_order(self) -> None:
-        channel = self.channel(window_bytes=CHUNK)
+        channel = self.channel(credit_limit_bytes=CHUNK)
         channel.send_batch(rows(1))
         channel.send_batch(rows(2))
         channel.send_end()

@@ -7,7 +7,7 @@ from collections import deque
 import pyarrow as pa
 import pytest
 
-from penstock.graph.logical import Graph, Link, Node
+from penstock.graph.logical import Graph, LogicalEdge, Node
 from penstock.ids import ChannelId, OperatorName
 from penstock.mailbox.frames import BatchFrame, CreditFrame
 from penstock.protocol.credit import SenderCredit
@@ -44,7 +44,7 @@ class Sender:
     def __init__(self, bench: Bench, sender: OperatorName) -> None:
         self.bench = bench
         self.channel = bench.channel(sender)
-        self.credit = SenderCredit(bench.settings.window_bytes)
+        self.credit = SenderCredit(bench.settings.credit_limit_bytes)
         self.waiting: deque[pa.RecordBatch] = deque()
         self.costs: list[int] = []
         self.windows: list[int] = []
@@ -81,8 +81,8 @@ class Slow:
     def __init__(self, us_per_row: int = 1_000, **options: int) -> None:
         self.seen = Seen()
         chosen = {
-            "window_bytes": WINDOW,
-            "window_bytes_min": BATCH,
+            "credit_limit_bytes": WINDOW,
+            "credit_limit_bytes_min": BATCH,
             "queue_ms_target": TARGET_MS,
             "slice_rows_max": ROWS,
             "slice_us": 10**6,
@@ -115,7 +115,7 @@ class TestASlowReceiver:
         assert len(slow.seen.processed) == 300 * ROWS, "it was never without work"
 
     def test_it_never_shrinks_below_its_least(self) -> None:
-        slow = Slow(us_per_row=100_000, window_bytes_min=3 * BATCH)
+        slow = Slow(us_per_row=100_000, credit_limit_bytes_min=3 * BATCH)
         slow.sender.offer(200)
         slow.work(120)
         assert set(slow.sender.windows) == {3 * BATCH}
@@ -158,7 +158,7 @@ class TestASlowReceiver:
         slow = Slow()
         slow.sender.offer(300)
         slow.work(250)
-        told = slow.sender.credit.window_bytes
+        told = slow.sender.credit.credit_limit_bytes
         slow.sender.offer(1, rows_each=50 * ROWS)
         slow.sender.offer(3)
         slow.work(1_000)
@@ -168,7 +168,7 @@ class TestASlowReceiver:
 
     def test_the_rest_of_a_batch_that_is_cut_keeps_the_queue_standing(self) -> None:
         # One batch at a time, always: whenever one is consumed to its end, no other is there.
-        slow = Slow(window_bytes_min=1)
+        slow = Slow(credit_limit_bytes_min=1)
         for _ in range(20):
             slow.sender.offer(1, rows_each=5 * ROWS)
             slow.work(5)
@@ -238,7 +238,7 @@ class TestTimeThatDoesNotCount:
         slow.sender.offer(50)
         slow.seen.us_per_row = 10_000
         slow.work(5)
-        assert bench.subtask.inputs[bench.channel(LEFT)].backlog is None
+        assert bench.subtask.inputs[bench.channel(LEFT)].recovered is None
         assert bench.clock.us - 1_000_000 == 50 * 10_000, "half a second for what was recovered"
         slow.seen.us_per_row = 1
         assert self.windows_after(slow) == {WINDOW}
@@ -260,7 +260,7 @@ class TestWhatFits:
                 Node(MAP, operator=Seen, parallelism=2),
                 Node(WRITE, sink=Staging(), parallelism=receivers),
             ),
-            (Link(LEFT, MAP, Partitioning.REBALANCE), Link(MAP, WRITE, how, key=key)),
+            (LogicalEdge(LEFT, MAP, Partitioning.REBALANCE), LogicalEdge(MAP, WRITE, how, key=key)),
         )
         bench = Bench(graph).started()
         bench.worker._order = [subtask for subtask in bench.worker._order if subtask.subtask.chain == MAP]
@@ -312,9 +312,9 @@ class TestWhatFits:
                 Node(other, sink=Staging(), parallelism=1),
             ),
             (
-                Link(LEFT, MAP, Partitioning.REBALANCE),
-                Link(MAP, WRITE, Partitioning.HASH, key=("v",)),
-                Link(MAP, other, Partitioning.REBALANCE),
+                LogicalEdge(LEFT, MAP, Partitioning.REBALANCE),
+                LogicalEdge(MAP, WRITE, Partitioning.HASH, key=("v",)),
+                LogicalEdge(MAP, other, Partitioning.REBALANCE),
             ),
         )
         bench = Bench(graph).started()

@@ -15,13 +15,13 @@ from penstock.columnar.hashing import key_groups
 from penstock.errors import RestoreError
 from penstock.exchange.input_channel import InputChannel
 from penstock.exchange.items import BatchItem, Captured, WatermarkItem
-from penstock.exchange.recovered_channel import Backlog, load
+from penstock.exchange.recovered_channel import RecoveredChannel, load
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId
 from penstock.mailbox.journal import Story
 from penstock.protocol.manifest import ChannelSegment, Side
 from penstock.storage.memory import MemoryStore
 from penstock.worker.checkpointing.snapshot import CapturedChannel, inline_channels, write_channels
-from penstock.worker.recovery.channel_reader import LOADS_MAX, BacklogReader
+from penstock.worker.recovery.channel_reader import LOADS_MAX, RecoveredChannelReader
 from penstock.worker.scheduling.budget import Budget
 from penstock.worker.services import Services
 from penstock.worker.settings import WorkerSettings
@@ -75,18 +75,18 @@ class _Channel:
         self.sender = self.receiver = SubtaskId(OperatorName("b"), id)
 
 
-def read(store: MemoryStore, backlog: Backlog, slices: Callable[[], int], rows_max: int) -> list[Captured]:
+def read(store: MemoryStore, recovered: RecoveredChannel, slices: Callable[[], int], rows_max: int) -> list[Captured]:
     """Consume until about `rows_max` rows are read, or all."""
     found: list[Captured] = []
-    while backlog and len(numbers_of(found)) < rows_max:
-        entry = backlog.next_to_load()
-        if entry is not None and not backlog.is_loaded:
+    while recovered and len(numbers_of(found)) < rows_max:
+        entry = recovered.next_to_load()
+        if entry is not None and not recovered.is_loaded:
             pieces, _ = load(store, entry.segment, KEY, MAX_PARALLELISM, lambda: 0)
-            entry.pieces = type(backlog._entries)(pieces)
-            backlog.drop_finished()
+            entry.pieces = type(recovered._entries)(pieces)
+            recovered.drop_finished()
             continue
-        found.append(backlog.take(slices()))
-        backlog.drop_finished()
+        found.append(recovered.take(slices()))
+        recovered.drop_finished()
     return found
 
 
@@ -108,9 +108,9 @@ def test_whatever_is_interrupted_whenever_every_row_is_read_once_and_in_order(
     found: list[Captured] = []
     while segments:
         # Each turn is a recovery that fails after a checkpoint.
-        backlog = Backlog(segments)
-        found += read(store, backlog, lambda: data.draw(st.integers(1, 5)), data.draw(st.integers(1, 20)))
-        segments = backlog.remaining()
+        recovered = RecoveredChannel(segments)
+        found += read(store, recovered, lambda: data.draw(st.integers(1, 5)), data.draw(st.integers(1, 20)))
+        segments = recovered.remaining()
     whole = pa.Table.from_batches([item.batch for item in items if isinstance(item, BatchItem)] or [rows(0, 0)])
     whole = whole.combine_chunks()
     groups = key_groups(whole.to_batches()[0], KEY, MAX_PARALLELISM) if whole.num_rows else np.empty(0, int)
@@ -152,13 +152,13 @@ class Reading:
             store=store,
             timers=None,  # type: ignore[arg-type]
             capture_budget=Budget(1),
-            backlog_budget=self.budget,
+            recovery_budget=self.budget,
             inline_bytes_max=0,
-            pace=None,  # type: ignore[arg-type]
+            slice_budget=None,  # type: ignore[arg-type]
             story=Story(ManualClock()),
         )
         self.inputs = {id: InputChannel(_Channel(id), 100) for id in channels}  # type: ignore[arg-type]
-        self.reader = BacklogReader(SubtaskId(OperatorName("b"), 0), MAX_PARALLELISM, services)
+        self.reader = RecoveredChannelReader(SubtaskId(OperatorName("b"), 0), MAX_PARALLELISM, services)
         self.reader.begin(
             self.inputs.values(),
             {id: segments for id, segments in channels.items() if segments},  # type: ignore[misc]
@@ -173,9 +173,9 @@ class Reading:
         done(work())
 
     def take(self, id: int) -> list[int]:
-        backlog = self.inputs[id].backlog
-        assert backlog is not None and self.inputs[id].is_readable
-        found = numbers_of([backlog.take(100)])
+        recovered = self.inputs[id].recovered
+        assert recovered is not None and self.inputs[id].is_readable
+        found = numbers_of([recovered.take(100)])
         self.reader.after_read(self.inputs[id])
         return found
 

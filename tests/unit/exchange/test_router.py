@@ -48,7 +48,7 @@ def sent_by(physical: PhysicalPlan, *batches: pa.RecordBatch) -> list[pa.RecordB
             channel,
             to=WorkerId(1),
             generation=Generation(1),
-            window_bytes=1 << 20,
+            credit_limit_bytes=1 << 20,
             bytes_max=1 << 20,
             transport=transport,
             clock=ManualClock(),

@@ -14,7 +14,7 @@ from penstock.connectors.sink import Sink, SinkWriter
 from penstock.connectors.source import Source, SplitReader
 from penstock.errors import PipelineError
 from penstock.exchange.partitioners import partitioner_for, rescale_receivers
-from penstock.graph.logical import Graph, Link, Node
+from penstock.graph.logical import Graph, LogicalEdge, Node
 from penstock.graph.physical import PhysicalPlan, plan, reachable
 from penstock.ids import ChannelId, EdgeId, Generation, OperatorName, SubtaskId, WorkerId
 from penstock.operators.contract import Emit, Operator
@@ -47,8 +47,8 @@ class DirectSink(Drop):
     requires_alignment = True
 
 
-def link(upstream: str, downstream: str, how: Partitioning, number: int = 0) -> Link:
-    return Link(OperatorName(upstream), OperatorName(downstream), how, number, ("k",) if how is H else ())
+def edge(upstream: str, downstream: str, how: Partitioning, number: int = 0) -> LogicalEdge:
+    return LogicalEdge(OperatorName(upstream), OperatorName(downstream), how, number, ("k",) if how is H else ())
 
 
 def line(first: Partitioning, second: Partitioning, **changes: Node) -> Graph:
@@ -59,7 +59,7 @@ def line(first: Partitioning, second: Partitioning, **changes: Node) -> Graph:
         "write": Node(WRITE, sink=Drop()),
     }
     return Graph(
-        "orders", tuple((nodes | changes).values()), (link("read", "map", first), link("map", "write", second)), 16
+        "orders", tuple((nodes | changes).values()), (edge("read", "map", first), edge("map", "write", second)), 16
     )
 
 
@@ -92,8 +92,8 @@ class TestChains:
     def test_a_stream_with_two_readers_ends_its_chain(self) -> None:
         graph = line(F, F)
         side = Node(OperatorName("side"), sink=Drop())
-        graph = replace(graph, nodes=(*graph.nodes, side), links=(*graph.links, link("map", "side", F)))
-        assert names(plan(Graph(graph.name, graph.nodes, graph.links), 2)) == {
+        graph = replace(graph, nodes=(*graph.nodes, side), edges=(*graph.edges, edge("map", "side", F)))
+        assert names(plan(Graph(graph.name, graph.nodes, graph.edges), 2)) == {
             "read": ["read", "map"],
             "write": ["write"],
             "side": ["side"],
@@ -102,7 +102,7 @@ class TestChains:
     def test_an_operator_with_two_inputs_begins_a_chain(self) -> None:
         graph = line(F, F)
         other = Node(OperatorName("other"), source=Nothing())
-        settled = plan(Graph("orders", (*graph.nodes, other), (*graph.links, link("other", "map", F, 1))), 2)
+        settled = plan(Graph("orders", (*graph.nodes, other), (*graph.edges, edge("other", "map", F, 1))), 2)
         assert names(settled) == {"read": ["read"], "other": ["other"], "map": ["map", "write"]}
 
     def test_an_edge_into_the_middle_of_nowhere_starts_at_the_chain_that_holds_its_operator(self) -> None:
@@ -230,7 +230,7 @@ class TestAlignedOnly:
     def test_one_broadcast_input_keeps_all_inputs_aligned(self) -> None:
         graph = line(H, R)
         rules = Node(OperatorName("rules"), source=Nothing())
-        settled = plan(Graph("orders", (*graph.nodes, rules), (*graph.links, link("rules", "map", B, 1))), 2)
+        settled = plan(Graph("orders", (*graph.nodes, rules), (*graph.edges, edge("rules", "map", B, 1))), 2)
         into_map = [channel for channel in settled.channels if channel.receiver.chain == MAP]
         assert {channel.edge.partitioning for channel in into_map} == {H, B}
         assert not any(settled.may_overtake(channel) for channel in into_map)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
-from penstock.graph.logical import Graph, Link, Node
+from penstock.graph.logical import Graph, LogicalEdge, Node
 from penstock.graph.physical import Channel, PhysicalPlan, plan
 from penstock.ids import COORDINATOR, ChannelId, CheckpointId, Generation, OperatorName, SubtaskId, WorkerId
 from penstock.mailbox.frames import (
@@ -177,7 +177,7 @@ class Told(Numbers):
 
     def open(self, split: str, offset: bytes | None) -> SplitReader:
         reader = super().open(split, offset)
-        reader.on_durable = lambda noted: self.durable.append((split, noted))  # type: ignore[method-assign]
+        reader.on_checkpoint_complete = lambda noted: self.durable.append((split, noted))  # type: ignore[method-assign]
         return reader
 
 
@@ -306,14 +306,14 @@ def join(seen: Seen, how: Partitioning = REBALANCE, sink: Sink | None = None, is
             Node(MAP, operator=lambda: seen, parallelism=2),
             Node(WRITE, sink=sink or Staging(), parallelism=2 if is_chained else 1),
         ),
-        (Link(LEFT, MAP, how, 0, key), Link(RIGHT, MAP, how, 1, key), Link(MAP, WRITE, onwards)),
+        (LogicalEdge(LEFT, MAP, how, 0, key), LogicalEdge(RIGHT, MAP, how, 1, key), LogicalEdge(MAP, WRITE, onwards)),
     )
 
 
 def read(source: Source, sink: Sink | None = None) -> Graph:
     """read -> write. Worker 1 hosts the subtask read[1] and nothing else."""
     nodes = Node(READ, source=source, parallelism=2), Node(WRITE, sink=sink or Staging(), parallelism=1)
-    return Graph("read", nodes, (Link(READ, WRITE, REBALANCE),))
+    return Graph("read", nodes, (LogicalEdge(READ, WRITE, REBALANCE),))
 
 
 def barrier(

@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock import JobProgress, Metrics, Pipeline
-from penstock.graph.logical import Graph, Link, Node
+from penstock.graph.logical import Graph, LogicalEdge, Node
 from penstock.ids import OperatorName
 from penstock.metrics.metric import Kind, counter, gauge, histogram
 from penstock.operators.contract import Emit, Operator, OperatorContext
 from penstock.protocol.manifest import Manifest, Partitioning
-from penstock.protocol.manifest.codec import decode_manifest_or_void, encode_manifest
+from penstock.protocol.manifest.codec import decode_manifest_or_tombstone, encode_manifest
 from penstock.storage import MemoryStore, paths
 from penstock.testing import CollectSink, ListSource, Result, Schedule, run
 from tests.unit.mailbox.fake_ports import Numbers, Staging
@@ -99,7 +99,9 @@ class TestTotals:
 def without_totals(store: MemoryStore) -> int:
     """Write the newest manifest as an earlier version did. Returns the number of rows that it counted."""
     found = [
-        decode_manifest_or_void(bytes(store.read(path))) for path in store.list("") if path.endswith("manifest.json")
+        decode_manifest_or_tombstone(bytes(store.read(path)))
+        for path in store.list("")
+        if path.endswith("manifest.json")
     ]
     newest = max((each for each in found if isinstance(each, Manifest)), key=lambda each: each.checkpoint)
     read = sum(
@@ -145,7 +147,7 @@ def test_a_metric_that_is_defined_where_it_is_counted_is_among_those_of_the_pipe
             Node(mine, operator=Counting, parallelism=2),
             Node(write, sink=Staging(), parallelism=1),
         ),
-        (Link(read, mine, Partitioning.REBALANCE), Link(mine, write, Partitioning.REBALANCE)),
+        (LogicalEdge(read, mine, Partitioning.REBALANCE), LogicalEdge(mine, write, Partitioning.REBALANCE)),
     )
     metrics = run(graph, workers=2, crash_after_checkpoints=1).metrics
     batches = metrics.of("my_batches")

@@ -16,7 +16,7 @@ from penstock import DataError, Pipeline
 from penstock.columnar.schema_guard import SchemaGuard
 from penstock.errors import UserCodeError
 from penstock.operators.child_process import InProcess
-from penstock.operators.formats import form_of
+from penstock.operators.formats import format_of
 from penstock.testing import CollectSink, ListSource, run
 
 HANG_S = 60
@@ -75,7 +75,7 @@ def test_rows_come_back_as_one_batch_and_none_is_pickled(monkeypatch: pytest.Mon
 
 def test_the_types_are_those_of_the_first_batch_in_whichever_process() -> None:
     guard = SchemaGuard("output of operator 'slow'")
-    form = form_of("rows", guard)
+    form = format_of("rows", guard)
     children = [InProcess(changing, "rows", guard) for _ in range(2)]
     # Both were called before the first result was looked at: the second one has guessed its own types.
     results = [child.call(BATCH.slice(n, 1)) for n, child in enumerate(children)]
@@ -95,7 +95,7 @@ def test_the_types_are_those_of_the_first_batch_in_whichever_process() -> None:
 def test_times_with_and_without_a_zone_in_two_processes_are_an_error() -> None:
     schema = pa.schema([("at", pa.timestamp("us", "UTC"))])
     guard = SchemaGuard("output of operator 'slow'", schema)
-    form = form_of("rows", guard)
+    form = format_of("rows", guard)
     children = [InProcess(zoned, "rows", guard) for _ in range(2)]
     results = [child.call(BATCH.slice(n, 1)) for n, child in enumerate(children)]
     for child in children:

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.columnar.schema_guard import SchemaGuard
 from penstock.operators.frames import cut_frame, joined_frames
-from penstock.operators.spark_values import SparkPandasForm
+from penstock.operators.spark_values import SparkPandasFormat
 
 FRAME = pd.DataFrame(
     {
@@ -36,7 +36,7 @@ def test_a_cut_is_that_of_pandas(start: int, end: int) -> None:
 
 def test_a_function_may_change_its_cut_and_no_other_one_sees_it() -> None:
     batch = pa.record_batch({"n": [1, 2, 3, 4], "x": [0.5, 1.5, 2.5, 3.5]})
-    form = SparkPandasForm(SchemaGuard("here"), "UTC")
+    form = SparkPandasFormat(SchemaGuard("here"), "UTC")
     whole = form.of(batch)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -19,7 +19,7 @@ from penstock.operators.async_map import MapAsyncOperator
 from penstock.operators.contract import Emit, Operator
 from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.protocol.manifest import Manifest, StateKind
-from penstock.protocol.manifest.codec import decode_manifest_or_void
+from penstock.protocol.manifest.codec import decode_manifest_or_tombstone
 from penstock.state.keyed import KeyedState
 from penstock.storage import MemoryStore
 from penstock.testing import ABORT, CHECKPOINT, CollectSink, ListSource, Result, run
@@ -286,7 +286,7 @@ class Killed(BaseException):
 def in_hand(store: MemoryStore, kind: StateKind) -> int:
     """How many records the newest checkpoint has in hand."""
     paths = sorted(path for path in store.list("checkpoints/") if path.endswith("manifest.json"))
-    manifest = decode_manifest_or_void(store.read(paths[-1])) if paths else None
+    manifest = decode_manifest_or_tombstone(store.read(paths[-1])) if paths else None
     if not isinstance(manifest, Manifest):
         return 0
     states = [state for report in manifest.reports for state in report.states]

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from penstock import Pipeline
-from penstock.operators.formats import RowsForm
+from penstock.operators.formats import RowsFormat
 from penstock.protocol.coordinator.state import Policy
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.manifest.codec import decode_manifest_or_void
+from penstock.protocol.manifest.codec import decode_manifest_or_tombstone
 from penstock.storage import MemoryStore
 from penstock.testing import CHECKPOINT, CollectSink, ListSource, run
 from penstock.worker.settings import WorkerSettings
@@ -35,20 +35,20 @@ def pipeline(source: ListSource, sink: CollectSink) -> Pipeline:
 
 
 def rows_stored(store: MemoryStore) -> list[int]:
-    outcomes = [decode_manifest_or_void(store.blobs[path]) for path in sorted(store.blobs) if "manifest" in path]
+    outcomes = [decode_manifest_or_tombstone(store.blobs[path]) for path in sorted(store.blobs) if "manifest" in path]
     manifests = [outcome for outcome in outcomes if isinstance(outcome, Manifest)]
     return [sum(state.rows for report in each.reports for state in report.states) for each in manifests]
 
 
 def test_a_call_converts_rows_in_proportion_to_those_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     converted: list[int] = []
-    batch_of = RowsForm.batch
+    batch_of = RowsFormat.batch
 
-    def batch(self: RowsForm, outputs: Any) -> pa.RecordBatch | None:
+    def batch(self: RowsFormat, outputs: Any) -> pa.RecordBatch | None:
         converted.append(len(outputs))
         return batch_of(self, outputs)
 
-    monkeypatch.setattr(RowsForm, "batch", batch)
+    monkeypatch.setattr(RowsFormat, "batch", batch)
     sink, store = CollectSink(), MemoryStore()
     settings = WorkerSettings(slice_rows_max=BATCH, driver_silence_ms_max=10**9)
     source = ListSource(items(), batch_rows=BATCH)

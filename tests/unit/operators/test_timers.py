@@ -15,7 +15,7 @@ from penstock import KeyedFunction, Pipeline
 from penstock.operators.timers import STATES, timers_of
 from penstock.protocol.coordinator.state import Policy
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.manifest.codec import decode_manifest_or_void
+from penstock.protocol.manifest.codec import decode_manifest_or_tombstone
 from penstock.state.keyed import KeyedState
 from penstock.storage import MemoryStore
 from penstock.testing import CollectSink, ListSource, run
@@ -199,7 +199,9 @@ class Slow(KeyedFunction):
 
 def timers_in(store: MemoryStore) -> list[int]:
     """How many timers each checkpoint holds."""
-    outcomes = [decode_manifest_or_void(data) for path, data in store.blobs.items() if path.endswith("manifest.json")]
+    outcomes = [
+        decode_manifest_or_tombstone(data) for path, data in store.blobs.items() if path.endswith("manifest.json")
+    ]
     reports = [outcome.reports for outcome in outcomes if isinstance(outcome, Manifest)]
     return [
         sum(state.rows for report in made for state in report.states if state.name == STATES["processing"])

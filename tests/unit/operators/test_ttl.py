@@ -14,7 +14,7 @@ from penstock import GeneratorSource, KeyedFunction, Pipeline
 from penstock.operators import ttl as expiring
 from penstock.operators.ttl import ExpiringListState, ExpiringMapState, ExpiringValueState, with_expiry
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.manifest.codec import decode_manifest_or_void
+from penstock.protocol.manifest.codec import decode_manifest_or_tombstone
 from penstock.state import KeyedState
 from penstock.storage import MemoryStore
 from penstock.testing import CollectSink, run
@@ -212,7 +212,7 @@ def test_keys_seen_once_are_not_in_later_checkpoints() -> None:
 
     def held() -> int:
         paths = sorted(path for path in store.list("checkpoints/") if path.endswith("manifest.json"))
-        manifest = decode_manifest_or_void(store.read(paths[-1])) if paths else None
+        manifest = decode_manifest_or_tombstone(store.read(paths[-1])) if paths else None
         if not isinstance(manifest, Manifest):
             return 0
         return sum(state.rows for report in manifest.reports for state in report.states if state.name == "seen")

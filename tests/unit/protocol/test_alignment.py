@@ -43,7 +43,7 @@ from penstock.protocol.alignment import (
 )
 from penstock.protocol.barrier import Barrier, BarrierFlag
 from penstock.protocol.declines import DeclineReason
-from penstock.protocol.manifest import Cut
+from penstock.protocol.manifest import SnapshotKind
 
 A, B, C = ChannelId(0), ChannelId(1), ChannelId(2)
 ONE, TWO, THREE = CheckpointId(1), CheckpointId(2), CheckpointId(3)
@@ -88,7 +88,7 @@ def aligned(*blocked: ChannelId, of: Barrier = PLAIN) -> tuple[Action, ...]:
     checkpoint = of.checkpoint
     return (
         ForwardBarrier(of),
-        TakeSnapshot(of, Cut.ALIGNED),
+        TakeSnapshot(of, SnapshotKind.ALIGNED),
         CompleteInputs(checkpoint),
         UnblockChannels(some(*blocked)),
     )
@@ -96,7 +96,7 @@ def aligned(*blocked: ChannelId, of: Barrier = PLAIN) -> tuple[Action, ...]:
 
 def unaligned(
     of: Barrier,
-    cut: Cut,
+    cut: SnapshotKind,
     queued: frozenset[ChannelId],
     late: frozenset[ChannelId],
     unblocked: frozenset[ChannelId] = NONE,
@@ -134,7 +134,7 @@ class TestAligned:
 
     def test_the_barrier_is_forwarded_before_the_snapshot(self) -> None:
         _, actions = step(Idle(SOURCE), CheckpointTriggered(PLAIN))
-        assert actions[:2] == (ForwardBarrier(PLAIN), TakeSnapshot(PLAIN, Cut.ALIGNED))
+        assert actions[:2] == (ForwardBarrier(PLAIN), TakeSnapshot(PLAIN, SnapshotKind.ALIGNED))
 
     @pytest.mark.parametrize("inputs", [SOURCE, replace(PAIR, ended=some(A, B), finished=some(A, B))])
     def test_a_source_and_a_subtask_whose_inputs_are_finished_are_cut_by_the_trigger_alone(
@@ -187,14 +187,14 @@ class TestTimeout:
         state = Aligning(INPUTS, TIMED, announced=some(B), blocked=some(A))
         assert step(state, AlignmentTimedOut(ONE)) == (
             Capturing(INPUTS, OVERTAKING, late=some(C)),
-            unaligned(OVERTAKING, Cut.TIMED_OUT, queued=some(B, C), late=some(C), unblocked=some(A)),
+            unaligned(OVERTAKING, SnapshotKind.TIMED_OUT, queued=some(B, C), late=some(C), unblocked=some(A)),
         )
 
     def test_if_every_barrier_waits_already_nothing_is_late(self) -> None:
         state = Aligning(PAIR, TIMED, announced=some(A, B))
         assert step(state, AlignmentTimedOut(ONE)) == (
             Idle(PAIR, ONE),
-            unaligned(OVERTAKING, Cut.TIMED_OUT, queued=some(A, B), late=NONE),
+            unaligned(OVERTAKING, SnapshotKind.TIMED_OUT, queued=some(A, B), late=NONE),
         )
 
     @pytest.mark.parametrize(
@@ -219,21 +219,21 @@ class TestUnaligned:
     def test_a_forced_trigger_takes_the_snapshot_at_once_and_every_channel_is_late(self) -> None:
         assert step(Idle(PAIR), CheckpointTriggered(FORCED)) == (
             Capturing(PAIR, FORCED, late=some(A, B)),
-            unaligned(FORCED, Cut.FORCED, queued=some(A, B), late=some(A, B)),
+            unaligned(FORCED, SnapshotKind.FORCED, queued=some(A, B), late=some(A, B)),
         )
 
     def test_an_unaligned_barrier_that_comes_first_captures_what_it_has_overtaken(self) -> None:
         # I11: the barrier has passed the records of its own channel, which are captured and not waited for.
         assert step(Idle(PAIR), BarrierReached(A, FORCED)) == (
             Capturing(PAIR, FORCED, late=some(B)),
-            unaligned(FORCED, Cut.FORCED, queued=some(A, B), late=some(B)),
+            unaligned(FORCED, SnapshotKind.FORCED, queued=some(A, B), late=some(B)),
         )
 
     def test_a_barrier_that_turned_unaligned_upstream_ends_the_alignment(self) -> None:
         state = Aligning(INPUTS, TIMED, announced=some(B), blocked=some(A))
         assert step(state, BarrierReached(C, OVERTAKING)) == (
             Idle(INPUTS, ONE),
-            unaligned(OVERTAKING, Cut.OVERTAKEN, queued=some(B, C), late=NONE, unblocked=some(A)),
+            unaligned(OVERTAKING, SnapshotKind.OVERTAKEN, queued=some(B, C), late=NONE, unblocked=some(A)),
         )
 
     def test_late_barriers_end_the_capture_of_their_channels_one_by_one(self) -> None:
@@ -257,7 +257,7 @@ class TestUnaligned:
     def test_an_unaligned_checkpoint_of_a_source_captures_nothing_and_is_complete(self) -> None:
         assert step(Idle(SOURCE), CheckpointTriggered(FORCED)) == (
             Idle(SOURCE, ONE),
-            unaligned(FORCED, Cut.FORCED, queued=NONE, late=NONE),
+            unaligned(FORCED, SnapshotKind.FORCED, queued=NONE, late=NONE),
         )
 
 
@@ -306,7 +306,7 @@ class TestEndOfInput:
         ended = replace(PAIR, ended=some(B))
         assert step(Idle(ended), CheckpointTriggered(FORCED)) == (
             Capturing(ended, FORCED, late=some(A)),
-            unaligned(FORCED, Cut.FORCED, queued=some(A, B), late=some(A)),
+            unaligned(FORCED, SnapshotKind.FORCED, queued=some(A, B), late=some(A)),
         )
 
     def test_the_end_of_a_late_channel_counts_as_its_barrier(self) -> None:
@@ -379,7 +379,7 @@ class TestStaleAndSuperseded:
             (
                 Abandon(ONE),
                 Decline(ONE, DeclineReason.SUPERSEDED),
-                *unaligned(newer, Cut.FORCED, queued=some(A, B), late=some(B)),
+                *unaligned(newer, SnapshotKind.FORCED, queued=some(A, B), late=some(B)),
             ),
         )
 
@@ -479,7 +479,7 @@ class TestRestoring:
         newer = replace(FORCED, checkpoint=TWO)
         assert step(state, CheckpointTriggered(newer)) == (
             Capturing(PAIR, newer, late=some(A, B)),
-            unaligned(newer, Cut.FORCED, queued=some(A, B), late=some(A, B)),
+            unaligned(newer, SnapshotKind.FORCED, queued=some(A, B), late=some(A, B)),
         )
 
 
@@ -526,16 +526,16 @@ class TestDefectsOfTheUnalignedMachine:
     @pytest.mark.parametrize(
         ("state", "event", "cut"),
         [
-            (Idle(PAIR), CheckpointTriggered(FORCED), Cut.FORCED),
-            (Idle(PAIR), BarrierReached(A, FORCED), Cut.FORCED),
-            (Aligning(PAIR, FORCED), BarrierReached(A, FORCED), Cut.FORCED),
-            (Idle(PAIR), BarrierReached(A, OVERTAKING), Cut.OVERTAKEN),
-            (Aligning(PAIR, TIMED), BarrierReached(A, OVERTAKING), Cut.OVERTAKEN),
-            (Aligning(PAIR, TIMED), AlignmentTimedOut(ONE), Cut.TIMED_OUT),
+            (Idle(PAIR), CheckpointTriggered(FORCED), SnapshotKind.FORCED),
+            (Idle(PAIR), BarrierReached(A, FORCED), SnapshotKind.FORCED),
+            (Aligning(PAIR, FORCED), BarrierReached(A, FORCED), SnapshotKind.FORCED),
+            (Idle(PAIR), BarrierReached(A, OVERTAKING), SnapshotKind.OVERTAKEN),
+            (Aligning(PAIR, TIMED), BarrierReached(A, OVERTAKING), SnapshotKind.OVERTAKEN),
+            (Aligning(PAIR, TIMED), AlignmentTimedOut(ONE), SnapshotKind.TIMED_OUT),
         ],
     )
     def test_the_cause_of_an_unaligned_cut_is_reported_as_what_it_was(
-        self, state: State, event: Event, cut: Cut
+        self, state: State, event: Event, cut: SnapshotKind
     ) -> None:
         _, actions = step(state, event)
         assert [action.cut for action in actions if isinstance(action, TakeSnapshot)] == [cut]
@@ -580,5 +580,5 @@ class TestDefectsOfTheInjector:
         drain = replace(barrier(THREE, BarrierFlag.DRAIN), triggered_at_ms=99, completed=TWO)
         assert step(Idle(SOURCE), CheckpointTriggered(drain))[1][:2] == (
             ForwardBarrier(drain),
-            TakeSnapshot(drain, Cut.ALIGNED),
+            TakeSnapshot(drain, SnapshotKind.ALIGNED),
         )

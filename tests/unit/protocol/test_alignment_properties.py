@@ -47,7 +47,7 @@ from penstock.protocol.alignment import (
     step,
 )
 from penstock.protocol.barrier import Barrier, BarrierFlag
-from penstock.protocol.manifest import Cut
+from penstock.protocol.manifest import SnapshotKind
 
 END = "end"
 Item: TypeAlias = int | Barrier | str
@@ -290,8 +290,8 @@ class Storm(RuleBasedStateMachine):
             case TakeSnapshot(barrier, cut):
                 assert before[-1] == ForwardBarrier(barrier)
                 assert barrier.checkpoint not in self.snapshots, "two snapshots for one checkpoint"
-                assert barrier.is_unaligned or cut is Cut.ALIGNED
-                assert not (self.aligned_only and cut is not Cut.ALIGNED)
+                assert barrier.is_unaligned or cut is SnapshotKind.ALIGNED
+                assert not (self.aligned_only and cut is not SnapshotKind.ALIGNED)
                 self.snapshots[barrier.checkpoint] = {
                     channel: len(each.processed) for channel, each in self.inputs.items()
                 }

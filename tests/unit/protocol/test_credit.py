@@ -12,7 +12,7 @@ TARGET_US = 20_000
 
 @pytest.mark.parametrize(("batch_bytes", "cost"), [(0, 1), (1, 1), (99, 99), (100, 100), (10**9, 100)])
 def test_a_batch_costs_its_bytes_at_least_one_and_at_most_the_window(batch_bytes: int, cost: int) -> None:
-    assert cost_of(batch_bytes, window_bytes=100) == cost
+    assert cost_of(batch_bytes, credit_limit_bytes=100) == cost
 
 
 def test_a_batch_larger_than_the_window_travels_alone() -> None:
@@ -49,7 +49,7 @@ def test_a_grant_beyond_the_window_is_a_violation_and_changes_nothing(granted: i
     credit.spend(60)
     with pytest.raises(ProtocolViolation, match=f"above the window: {granted} bytes granted with 40 of 100 left"):
         credit.grant(granted, 100)
-    assert (credit.available, credit.window_bytes) == (40, 100)
+    assert (credit.available, credit.credit_limit_bytes) == (40, 100)
 
 
 @pytest.mark.parametrize("window", [0, 101])
@@ -58,7 +58,7 @@ def test_a_window_that_cannot_be_is_a_violation_and_changes_nothing(window: int)
     credit.spend(60)
     with pytest.raises(ProtocolViolation, match=f"a window of {window} bytes where 1 to 100 are possible"):
         credit.grant(10, window)
-    assert (credit.available, credit.window_bytes) == (40, 100)
+    assert (credit.available, credit.credit_limit_bytes) == (40, 100)
 
 
 def test_grants_are_gathered_until_half_of_the_window_is_owed() -> None:
@@ -81,43 +81,43 @@ class TestTheWindowFollowsTheReceiver:
 
     def test_it_shrinks_to_what_is_consumed_in_the_time_that_is_wanted(self) -> None:
         # 50,000 bytes took 100 ms: in 20 ms it is a fifth of them.
-        assert self.learnt(100_000, 50_000, is_standing=True).window_bytes == 10_000
+        assert self.learnt(100_000, 50_000, is_standing=True).credit_limit_bytes == 10_000
 
     def test_it_does_not_shrink_as_long_as_nothing_waits_for_too_long(self) -> None:
-        assert self.learnt(TARGET_US, 1_000, is_standing=True).window_bytes == 100_000
+        assert self.learnt(TARGET_US, 1_000, is_standing=True).credit_limit_bytes == 100_000
 
     def test_it_does_not_shrink_where_the_queue_ran_empty_at_once(self) -> None:
-        assert self.learnt(10**9, 1_000, is_standing=False).window_bytes == 100_000
+        assert self.learnt(10**9, 1_000, is_standing=False).credit_limit_bytes == 100_000
 
     def test_it_never_shrinks_below_its_least(self) -> None:
-        assert self.learnt(10**9, 1_000, is_standing=True).window_bytes == 4_000
+        assert self.learnt(10**9, 1_000, is_standing=True).credit_limit_bytes == 4_000
 
     def test_it_never_shrinks_below_what_is_taken_at_once(self) -> None:
-        assert self.learnt(10**9, 1_000, is_standing=True, least=9_000).window_bytes == 9_000
+        assert self.learnt(10**9, 1_000, is_standing=True, least=9_000).credit_limit_bytes == 9_000
 
     def test_a_window_that_was_smaller_than_the_least_from_the_beginning_stays(self) -> None:
         credit = ReceiverCredit(100, 4_000)
         credit.learn(10**9, 1, True, TARGET_US, 1)
-        assert credit.window_bytes == 100
+        assert credit.credit_limit_bytes == 100
 
     def test_it_never_grows_by_shrinking(self) -> None:
         credit = self.learnt(10**9, 1_000, is_standing=True)
         credit.learn(TARGET_US + 1, 100_000, True, TARGET_US, 1)
-        assert credit.window_bytes == 4_000
+        assert credit.credit_limit_bytes == 4_000
 
     def test_it_grows_to_what_the_receiver_wants_at_once_however_long_records_wait(self) -> None:
         credit = self.learnt(10**9, 1_000, is_standing=True)
         credit.learn(TARGET_US + 1, 100_000, True, TARGET_US, 50_000)
-        assert credit.window_bytes == 50_000
+        assert credit.credit_limit_bytes == 50_000
         credit.learn(TARGET_US - 1, 100_000, True, TARGET_US, 10**9)
-        assert credit.window_bytes == credit.window_bytes_max
+        assert credit.credit_limit_bytes == credit.credit_limit_bytes_max
 
     def test_it_grows_when_the_queue_runs_empty_up_to_what_it_was(self) -> None:
         credit = self.learnt(10**9, 1_000, is_standing=True)
         sizes = []
         for _ in range(12):
             credit.learn(0, 1, False, TARGET_US, 1)
-            sizes.append(credit.window_bytes)
+            sizes.append(credit.credit_limit_bytes)
         assert sizes == sorted(sizes)
         assert sizes[0] == 6_001
         assert sizes[-1] == 100_000
@@ -125,7 +125,7 @@ class TestTheWindowFollowsTheReceiver:
     def test_it_shrinks_by_granting_less_than_was_consumed(self) -> None:
         credit = ReceiverCredit(100)
         credit.learn(100_000, 50, True, TARGET_US, 1)
-        assert credit.window_bytes == 10
+        assert credit.credit_limit_bytes == 10
         assert credit.consumed(60, queue_is_empty=False) is None
         assert credit.consumed(35, queue_is_empty=False) == 5
         assert credit.outstanding == 10

@@ -14,11 +14,11 @@ from penstock.protocol.credit import ReceiverCredit, SenderCredit
 class Wire(RuleBasedStateMachine):
     """A sender's queue, frames on their way in both directions, and a receiver's queue."""
 
-    @initialize(window_bytes=st.integers(1, 60))
-    def open(self, window_bytes: int) -> None:
-        self.window_bytes = window_bytes
-        self.sender = SenderCredit(window_bytes)
-        self.receiver = ReceiverCredit(window_bytes)
+    @initialize(credit_limit_bytes=st.integers(1, 60))
+    def open(self, credit_limit_bytes: int) -> None:
+        self.credit_limit_bytes = credit_limit_bytes
+        self.sender = SenderCredit(credit_limit_bytes)
+        self.receiver = ReceiverCredit(credit_limit_bytes)
         self.waiting: deque[int] = deque()
         self.sent: deque[int] = deque()
         self.queue: deque[int] = deque()
@@ -48,7 +48,7 @@ class Wire(RuleBasedStateMachine):
         self.receiver.learn(waited_us, ahead, is_standing, 20, 1)
         granted = self.receiver.consumed(cost, not self.queue)
         if granted is not None:
-            self.grants.append((granted, self.receiver.window_bytes))
+            self.grants.append((granted, self.receiver.credit_limit_bytes))
 
     @precondition(lambda self: self.grants)
     @rule()
@@ -58,16 +58,16 @@ class Wire(RuleBasedStateMachine):
 
     @invariant()
     def credit_is_within_its_bounds_and_none_is_lost(self) -> None:
-        assert 0 <= self.sender.available <= self.window_bytes
-        assert 1 <= self.receiver.window_bytes <= self.window_bytes
+        assert 0 <= self.sender.available <= self.credit_limit_bytes
+        assert 1 <= self.receiver.credit_limit_bytes <= self.credit_limit_bytes
         on_the_way = sum(self.sent) + sum(self.queue) + sum(granted for granted, _ in self.grants)
-        assert self.sender.available + on_the_way == self.receiver.outstanding <= self.window_bytes
+        assert self.sender.available + on_the_way == self.receiver.outstanding <= self.credit_limit_bytes
 
     @invariant()
     def a_sender_that_waits_is_owed_something_that_will_come(self) -> None:
         if self.waiting and not (self.sent or self.queue or self.grants):
             raise AssertionError(
-                f"stuck with {self.sender.available} of {self.waiting[0]}: window {self.receiver.window_bytes}"
+                f"stuck with {self.sender.available} of {self.waiting[0]}: window {self.receiver.credit_limit_bytes}"
             )
 
     def teardown(self) -> None:

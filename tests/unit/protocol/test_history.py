@@ -8,19 +8,19 @@ import pytest
 
 from penstock.ids import CheckpointId, OperatorName, SubtaskId
 from penstock.protocol.barrier import BarrierFlag
-from penstock.protocol.history import AttemptRecord, Status, SubtaskFigures, figures_of
-from penstock.protocol.manifest import Cut, Figures, SubtaskReport
+from penstock.protocol.history import CheckpointRecord, Status, SubtaskStats, stats_of
+from penstock.protocol.manifest import CheckpointStats, SnapshotKind, SubtaskReport
 
 READ, COUNT = SubtaskId(OperatorName("read"), 0), SubtaskId(OperatorName("count"), 1)
-QUICK = Figures(5, 10, 1, 300, 1_000, 40, 2)
-SLOW = Figures(2, 90, 3, 20, 500, 60, 3)
-RECORD = AttemptRecord(
+QUICK = CheckpointStats(5, 10, 1, 300, 1_000, 40, 2)
+SLOW = CheckpointStats(2, 90, 3, 20, 500, 60, 3)
+RECORD = CheckpointRecord(
     CheckpointId(7),
     BarrierFlag.NONE,
     Status.COMPLETED,
     100,
     450,
-    (SubtaskFigures(COUNT, Cut.ALIGNED, QUICK), SubtaskFigures(READ, Cut.TIMED_OUT, SLOW)),
+    (SubtaskStats(COUNT, SnapshotKind.ALIGNED, QUICK), SubtaskStats(READ, SnapshotKind.TIMED_OUT, SLOW)),
 )
 
 
@@ -36,15 +36,15 @@ def test_an_attempt_that_nobody_acknowledged_has_figures_of_zero() -> None:
     assert not empty.is_unaligned
 
 
-@pytest.mark.parametrize("cut", list(Cut))
-def test_it_was_unaligned_if_one_subtask_was_for_whatever_cause(cut: Cut) -> None:
-    record = replace(RECORD, subtasks=(RECORD.subtasks[0], SubtaskFigures(READ, cut, SLOW)))
-    assert record.is_unaligned is (cut is not Cut.ALIGNED)
+@pytest.mark.parametrize("cut", list(SnapshotKind))
+def test_it_was_unaligned_if_one_subtask_was_for_whatever_cause(cut: SnapshotKind) -> None:
+    record = replace(RECORD, subtasks=(RECORD.subtasks[0], SubtaskStats(READ, cut, SLOW)))
+    assert record.is_unaligned is (cut is not SnapshotKind.ALIGNED)
 
 
 def test_figures_are_taken_from_the_reports_in_the_order_of_the_subtasks() -> None:
-    reports = SubtaskReport(READ, Cut.FORCED, figures=SLOW), SubtaskReport(COUNT, figures=QUICK)
-    assert figures_of(reports) == (
-        SubtaskFigures(COUNT, Cut.ALIGNED, QUICK),
-        SubtaskFigures(READ, Cut.FORCED, SLOW),
+    reports = SubtaskReport(READ, SnapshotKind.FORCED, figures=SLOW), SubtaskReport(COUNT, figures=QUICK)
+    assert stats_of(reports) == (
+        SubtaskStats(COUNT, SnapshotKind.ALIGNED, QUICK),
+        SubtaskStats(READ, SnapshotKind.FORCED, SLOW),
     )

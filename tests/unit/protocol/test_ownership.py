@@ -24,19 +24,19 @@ from penstock.protocol.ownership import (
     is_taken,
     unreadable_reservation,
 )
-from penstock.protocol.retention import CompletedCheckpoint, Contents, Horizon, decide_retention
+from penstock.protocol.retention import CompletedCheckpoint, Contents, RetentionBound, decide_retention
 
 
 def reservation(number: int, generation: int, count: int = 1) -> Reservation:
     return Reservation(CheckpointId(number), Generation(generation), count)
 
 
-def outcome(number: int, generation: int, *, is_void: bool = False) -> Outcome:
-    return Outcome(CheckpointId(number), Generation(generation), is_void)
+def outcome(number: int, generation: int, *, is_tombstone: bool = False) -> Outcome:
+    return Outcome(CheckpointId(number), Generation(generation), is_tombstone)
 
 
-def takeover(generation: int, first: int, *void: int) -> Takeover:
-    return Takeover(Generation(generation), CheckpointId(first), tuple(map(CheckpointId, void)))
+def takeover(generation: int, first: int, *tombstone: int) -> Takeover:
+    return Takeover(Generation(generation), CheckpointId(first), tuple(map(CheckpointId, tombstone)))
 
 
 def test_the_first_owner_of_a_directory_begins_at_one() -> None:
@@ -47,7 +47,7 @@ def test_the_first_owner_of_a_directory_begins_at_one() -> None:
 def test_a_takeover_goes_on_after_the_highest_id_and_voids_what_has_no_outcome() -> None:
     listing = Listing(
         (reservation(7, 2), reservation(4, 1), reservation(6, 2), reservation(5, 2)),
-        (outcome(4, 2, is_void=True), outcome(6, 2)),
+        (outcome(4, 2, is_tombstone=True), outcome(6, 2)),
     )
     assert decide_takeover(listing) == takeover(3, 8)
     assert confirm(takeover(3, 8), listing) == takeover(3, 8, 5, 7)
@@ -74,7 +74,7 @@ def test_ids_never_restart_while_anything_of_an_earlier_run_is_left() -> None:
 
 def test_a_reservation_counts_only_if_nothing_lies_above_it() -> None:
     mine = takeover(3, 8)
-    assert confirm(mine, Listing((reservation(7, 2), mine.reservation), (outcome(7, 3, is_void=True),))) == mine
+    assert confirm(mine, Listing((reservation(7, 2), mine.reservation), (outcome(7, 3, is_tombstone=True),))) == mine
     assert confirm(mine, Listing((mine.reservation, reservation(9, 2)))) is None
     assert confirm(mine, Listing((mine.reservation,), (outcome(9, 2),))) is None
 
@@ -162,7 +162,7 @@ class Directory:
     @property
     def newest(self) -> CheckpointId:
         """The checkpoint that a takeover would choose."""
-        completed = [each.checkpoint for each in self.outcomes.values() if not each.is_void]
+        completed = [each.checkpoint for each in self.outcomes.values() if not each.is_tombstone]
         return max(completed, default=CheckpointId(0))
 
     def read(self, dice: Dice) -> Generator[None, None, Listing]:
@@ -194,7 +194,7 @@ def driver(directory: Directory, dice: Dice) -> Iterator[None]:
             takeover, licence = owner
             assert takeover.generation not in directory.chosen_at, "a generation began twice"
             directory.chosen_at[takeover.generation] = len(directory.decided)
-            completed = [each.checkpoint for each in directory.decided if not each.is_void]
+            completed = [each.checkpoint for each in directory.decided if not each.is_tombstone]
             assert directory.newest >= max(completed, default=0), "what a takeover chooses is not the newest"
             yield from work(directory, dice, takeover, licence)
         yield
@@ -210,11 +210,11 @@ def take_over(directory: Directory, dice: Dice) -> Generator[None, None, tuple[T
     yield
     again = yield from directory.read(dice)
     confirmed = confirm(decided, again)
-    for checkpoint in confirmed.void if confirmed is not None else ():
+    for checkpoint in confirmed.tombstone if confirmed is not None else ():
         yield
-        void = Outcome(checkpoint, decided.generation, is_void=True)
-        if directory.decide(void):
-            directory.decided.append(void)
+        tombstone = Outcome(checkpoint, decided.generation, is_tombstone=True)
+        if directory.decide(tombstone):
+            directory.decided.append(tombstone)
     yield
     return (confirmed, licence) if confirmed is not None else None
 
@@ -246,25 +246,25 @@ def work(directory: Directory, dice: Dice, owner: Takeover, licence: Reservation
                 yield
                 if not directory.is_licensed(licence):
                     return
-                yield from retire(directory, dice, Horizon(owner.generation, checkpoint, 1, first=owner.first))
+                yield from prune(directory, dice, RetentionBound(owner.generation, checkpoint, 1, first=owner.first))
         block = following
 
 
-def retire(directory: Directory, dice: Dice, horizon: Horizon) -> Iterator[None]:
+def prune(directory: Directory, dice: Dice, bound: RetentionBound) -> Iterator[None]:
     listing = yield from directory.read(dice)
     completed = tuple(
-        CompletedCheckpoint(each.checkpoint, frozenset()) for each in listing.outcomes if not each.is_void
+        CompletedCheckpoint(each.checkpoint, frozenset()) for each in listing.outcomes if not each.is_tombstone
     )
-    retirement = decide_retention(Contents(completed, listing=listing), horizon)
+    retirement = decide_retention(Contents(completed, listing=listing), bound)
     for manifest in retirement.manifests:
         yield
         directory.outcomes.pop(manifest, None)
     for spent in (*retirement.reservations, *retirement.licences):
         yield
         directory.reservations.pop(spent, None)
-    for void in retirement.voids:
+    for tombstone in retirement.tombstones:
         yield
-        directory.outcomes.pop(void, None)
+        directory.outcomes.pop(tombstone, None)
 
 
 @settings(max_examples=500, deadline=None)
@@ -286,14 +286,16 @@ def test_drivers_in_any_interleaving_share_no_id_and_the_older_one_completes_not
 
 def judge(directory: Directory) -> None:
     assert len(directory.used) == len(set(directory.used)), "I5: an id was used twice"
-    manifests = [each.checkpoint for each in directory.decided if not each.is_void]
+    manifests = [each.checkpoint for each in directory.decided if not each.is_tombstone]
     assert manifests == sorted(set(manifests)), "I5: an id was completed twice, or after a later one"
     voided: set[CheckpointId] = set()
     for each in directory.decided:
-        assert each.is_void or each.checkpoint not in voided, "a checkpoint was completed after it was declared void"
-        voided |= {each.checkpoint} if each.is_void else set()
+        assert each.is_tombstone or each.checkpoint not in voided, (
+            "a checkpoint was completed after it was declared void"
+        )
+        voided |= {each.checkpoint} if each.is_tombstone else set()
     for generation, so_far in directory.chosen_at.items():
-        late = [each for each in directory.decided[so_far:] if each.generation < generation and not each.is_void]
+        late = [each for each in directory.decided[so_far:] if each.generation < generation and not each.is_tombstone]
         assert late == [], "I6: an older generation completed a checkpoint after a newer one had chosen"
 
 

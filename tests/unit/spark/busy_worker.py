@@ -13,7 +13,7 @@ from penstock.graph.physical import plan
 from penstock.ids import Generation, WorkerId
 from penstock.mailbox.frames import Endpoint
 from penstock.pipeline import Pipeline
-from penstock.spark.task import Attempt, work
+from penstock.spark.task import WorkerLaunch, work
 from penstock.worker.settings import WorkerSettings
 
 GENERATION = Generation(4)
@@ -30,4 +30,4 @@ def main(driver: Endpoint, secrets: Secrets, directory: str) -> None:
     pipeline.source(ListSource([{"n": 1}])).map(score, name="slow").sink(CollectSink())
     settings = WorkerSettings(heartbeat_ms=HEARTBEAT_MS, driver_silence_ms_max=200)
     made = plan(pipeline.graph(), 1, 1)
-    work(Attempt(GENERATION, made, settings, secrets, driver, directory), WorkerId(0), None)
+    work(WorkerLaunch(GENERATION, made, settings, secrets, driver, directory), WorkerId(0), None)

@@ -15,9 +15,9 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from penstock.errors import GangFailed, WorkerEnvironment, is_final
+from penstock.errors import WorkerEnvironment, WorkersLost, is_final
 from penstock.spark.environment import MARK, entry, environment_failure, versions, workers_python
-from penstock.spark.failures import gang_failure
+from penstock.spark.failures import workers_lost
 
 _CALLS: list[str] = []
 
@@ -86,7 +86,7 @@ def test_a_module_that_the_pipeline_needs_and_the_workers_lack_is_named() -> Non
 def test_what_spark_says_of_it_becomes_one_sentence_with_the_cure_and_no_restart(
     text: str, said: str, cure: str
 ) -> None:
-    error = gang_failure(RuntimeError(text), "local[2]")
+    error = workers_lost(RuntimeError(text), "local[2]")
     assert isinstance(error, WorkerEnvironment)
     assert said in str(error)
     assert cure in str(error)
@@ -100,7 +100,7 @@ def test_on_a_cluster_the_cure_is_to_install_it_on_the_executors() -> None:
 
 
 def test_other_failures_are_none_of_this() -> None:
-    assert isinstance(gang_failure(RuntimeError("ValueError: no such file")), GangFailed)
+    assert isinstance(workers_lost(RuntimeError("ValueError: no such file")), WorkersLost)
 
 
 class Context:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import FencedError
-from penstock.spark.failures import gang_failure
+from penstock.spark.failures import workers_lost
 
 KILLED = """An error occurred while calling o60.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Could not recover from a failed barrier stage.
@@ -29,19 +29,19 @@ ValueError: no such file
 
 
 def test_a_killed_worker_is_one_sentence() -> None:
-    text = str(gang_failure(RuntimeError(KILLED)))
+    text = str(workers_lost(RuntimeError(KILLED)))
     assert text.startswith("the process of a worker is gone: it was killed")
     assert "\n" not in text
 
 
 def test_a_lost_executor_is_named_with_its_reason() -> None:
-    assert str(gang_failure(RuntimeError(LOST))) == (
+    assert str(workers_lost(RuntimeError(LOST))) == (
         "executor 1 of Spark was lost, and the workers on it with it: Command exited with code 137"
     )
 
 
 def test_an_exception_keeps_its_own_traceback_and_nothing_else() -> None:
-    assert str(gang_failure(RuntimeError(RAISED))).splitlines() == [
+    assert str(workers_lost(RuntimeError(RAISED))).splitlines() == [
         ": org.apache.spark.api.python.PythonException: Traceback (most recent call last):",
         '  File "task.py", line 20, in work',
         '    raise ValueError("no such file")',
@@ -51,13 +51,13 @@ def test_an_exception_keeps_its_own_traceback_and_nothing_else() -> None:
 
 def test_what_spark_said_is_not_lost() -> None:
     original = RuntimeError(KILLED)
-    assert gang_failure(original).__cause__ is original
+    assert workers_lost(original).__cause__ is original
 
 
 def test_our_own_errors_stay_what_they_are() -> None:
     error = FencedError("somebody else")
-    assert gang_failure(error) is error
+    assert workers_lost(error) is error
 
 
 def test_a_failure_without_words_has_at_least_a_name() -> None:
-    assert str(gang_failure(KeyError())) == "KeyError"
+    assert str(workers_lost(KeyError())) == "KeyError"

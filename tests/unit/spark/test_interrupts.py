@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.driver.phases import Phase
-from penstock.protocol.history import AttemptRecord
+from penstock.protocol.history import CheckpointRecord
 from penstock.spark import interrupts
 from penstock.spark.cancellation import cancel_other_jobs
 from penstock.spark.interrupts import Stopping, _Handler
@@ -154,7 +154,7 @@ def test_jobs_of_pipelines_are_not_among_the_others() -> None:
 
 
 def test_the_end_is_told_with_the_way_to_go_on() -> None:
-    records: tuple[AttemptRecord, ...] = ()
+    records: tuple[CheckpointRecord, ...] = ()
     assert interrupts.ending_text(records, "start it again") == (
         "stopped: start it again to go on from where this run began"
     )

@@ -14,9 +14,9 @@ from penstock.driver.phases import Phase
 from penstock.errors import StorageError
 from penstock.graph.physical import plan
 from penstock.spark import job as job_module
-from penstock.spark.gang import StoreAddress
 from penstock.spark.job import Job
 from penstock.spark.settings import Settings
+from penstock.spark.worker_group import StoreAddress
 from penstock.storage import LocalStore, paths
 from penstock.storage.memory import MemoryStore
 from penstock.storage.port import Store

@@ -14,7 +14,7 @@ from penstock.connectors.collect import CollectSink
 from penstock.connectors.memory import ListSource
 from penstock.errors import OptionError, PenstockError, UserCodeError
 from penstock.exchange.zmq_transport import ZmqTransport, make_secrets
-from penstock.graph.logical import Graph, Link, Node
+from penstock.graph.logical import Graph, LogicalEdge, Node
 from penstock.graph.physical import plan
 from penstock.ids import COORDINATOR, ChannelId, CheckpointId, Generation, OperatorName, WorkerId
 from penstock.mailbox.frames import BatchFrame, Endpoint, FailedFrame, Frame, HelloFrame, StopFrame, WelcomeFrame
@@ -23,7 +23,7 @@ from penstock.protocol.manifest import Partitioning
 from penstock.protocol.manifest.codec import encode_reservation
 from penstock.protocol.ownership import Reservation
 from penstock.spark import task as task_module
-from penstock.spark.task import Attempt, _await_welcome, work
+from penstock.spark.task import WorkerLaunch, _await_welcome, work
 from penstock.storage import LocalStore, paths
 from penstock.worker import shared
 from penstock.worker.settings import WorkerSettings
@@ -31,11 +31,11 @@ from penstock.worker.settings import WorkerSettings
 G = Generation(4)
 
 
-def attempt(driver: Endpoint, secrets: object, patience_ms: int = 5000) -> Attempt:
+def launch(driver: Endpoint, secrets: object, patience_ms: int = 5000) -> WorkerLaunch:
     nodes = Node(OperatorName("a"), source=ListSource([{"n": 1}])), Node(OperatorName("b"), sink=CollectSink())
-    links = (Link(OperatorName("a"), OperatorName("b"), Partitioning.REBALANCE),)
+    links = (LogicalEdge(OperatorName("a"), OperatorName("b"), Partitioning.REBALANCE),)
     made = plan(Graph("p", nodes, links), 2)
-    return Attempt(G, made, WorkerSettings(), secrets, driver, "unused", welcome_ms_max=patience_ms)  # type: ignore[arg-type]
+    return WorkerLaunch(G, made, WorkerSettings(), secrets, driver, "unused", welcome_ms_max=patience_ms)  # type: ignore[arg-type]
 
 
 def test_records_of_a_peer_that_was_welcomed_sooner_are_kept() -> None:
@@ -49,7 +49,7 @@ def test_records_of_a_peer_that_was_welcomed_sooner_are_kept() -> None:
         time.sleep(0.2)
         driver.connect(WorkerId(1), own.endpoint)
         driver.send(WorkerId(1), WelcomeFrame(G, (peer.endpoint, own.endpoint)))
-        welcome = _await_welcome(attempt(driver.endpoint, secrets), own, early)
+        welcome = _await_welcome(launch(driver.endpoint, secrets), own, early)
         assert welcome == WelcomeFrame(G, (peer.endpoint, own.endpoint))
         assert early == [sent]
     finally:
@@ -63,9 +63,9 @@ def test_a_gang_that_is_called_off_is_no_error_and_a_driver_that_is_silent_is_on
     try:
         driver.connect(WorkerId(1), own.endpoint)
         driver.send(WorkerId(1), StopFrame(G))
-        assert _await_welcome(attempt(driver.endpoint, secrets), own, []) is None
+        assert _await_welcome(launch(driver.endpoint, secrets), own, []) is None
         with pytest.raises(PenstockError, match="the driver did not answer within 50 ms"):
-            _await_welcome(attempt(driver.endpoint, secrets, patience_ms=50), own, [])
+            _await_welcome(launch(driver.endpoint, secrets, patience_ms=50), own, [])
     finally:
         driver.close()
         own.close()
@@ -84,7 +84,7 @@ def test_a_worker_that_sees_another_directory_than_the_driver_ends_the_pipeline_
     secrets = make_secrets()
     driver = ZmqTransport(COORDINATOR, secrets)
     try:
-        launched = replace(attempt(driver.endpoint, secrets), store_url=here.url, reservation=reservation)
+        launched = replace(launch(driver.endpoint, secrets), store_url=here.url, reservation=reservation)
         with pytest.raises(OptionError, match="the checkpoint directory is not shared"):
             work(launched, WorkerId(1), None)
         frame = next(iter(_received(driver)))
@@ -103,7 +103,7 @@ def test_a_worker_that_sees_the_directory_of_the_driver_says_hello(tmp_path: Pat
     secrets = make_secrets()
     driver = ZmqTransport(COORDINATOR, secrets)
     try:
-        launched = replace(attempt(driver.endpoint, secrets), store_url=store.url, reservation=reservation)
+        launched = replace(launch(driver.endpoint, secrets), store_url=store.url, reservation=reservation)
         worker = threading.Thread(target=work, args=(launched, WorkerId(1), None), daemon=True)
         worker.start()
         hello = next(iter(_received(driver)))
@@ -132,7 +132,7 @@ def test_a_worker_that_fails_leaves_quietly_if_the_driver_has_heard_of_it_and_el
     raised: list[Exception] = []
 
     def run() -> None:
-        launched = Attempt(
+        launched = WorkerLaunch(
             G, plan(pipeline.graph(), 1, 1), WorkerSettings(), secrets, driver.endpoint, LocalStore(tmp_path).url
         )
         try:

@@ -23,7 +23,7 @@ from penstock.operators.functions import KeyedFunction, TwoInputFunction
 from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.protocol.key_groups import key_groups_of
 from penstock.protocol.manifest import ChannelSegment, Side
-from penstock.protocol.manifest.codec import decode_manifest_or_void
+from penstock.protocol.manifest.codec import decode_manifest_or_tombstone
 from penstock.state.rows.rows import RowsState
 from penstock.storage import MemoryStore
 from penstock.storage.blob import inline_segments
@@ -186,7 +186,7 @@ class Hold(TwoInputFunction):
 
 def manifests(store: MemoryStore) -> list[Any]:
     paths = [path for path in store.list("checkpoints/") if path.endswith("manifest.json")]
-    found = [decode_manifest_or_void(store.read(path)) for path in sorted(paths)]
+    found = [decode_manifest_or_tombstone(store.read(path)) for path in sorted(paths)]
     return [each for each in found if hasattr(each, "reports")]
 
 

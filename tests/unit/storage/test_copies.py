@@ -29,8 +29,8 @@ from penstock.protocol.manifest import (
     blobs_of,
     committables_of,
 )
-from penstock.protocol.manifest.codec import encode_manifest, encode_reservation, encode_void
-from penstock.protocol.ownership import Reservation, Void
+from penstock.protocol.manifest.codec import encode_manifest, encode_reservation, encode_tombstone
+from penstock.protocol.ownership import Reservation, Tombstone
 from penstock.storage import LocalStore, paths
 from penstock.storage.blob import write_segments
 from penstock.storage.copies import export_checkpoint, import_checkpoint, newest_completed, read_manifest, verify
@@ -334,7 +334,7 @@ class TestImport:
         add_checkpoint(source, 5, b"the newest")
         for number in (6, 7):
             checkpoint = CheckpointId(number)
-            source.create(paths.manifest(checkpoint), encode_void(Void(checkpoint, Generation(1))))
+            source.create(paths.manifest(checkpoint), encode_tombstone(Tombstone(checkpoint, Generation(1))))
         store = MemoryStore()
         assert contents(store, import_checkpoint(store, str(tmp_path))) == [b"the newest"] * 2
 
@@ -349,10 +349,10 @@ class TestImport:
             import_checkpoint(store, str(tmp_path))
         assert store.blobs == {}
 
-    @pytest.mark.parametrize("is_void", [False, True])
-    def test_a_path_without_a_completed_checkpoint_is_refused(self, tmp_path: Path, is_void: bool) -> None:
-        if is_void:
-            LocalStore(tmp_path).create(paths.manifest(ONE), encode_void(Void(ONE, Generation(1))))
+    @pytest.mark.parametrize("is_tombstone", [False, True])
+    def test_a_path_without_a_completed_checkpoint_is_refused(self, tmp_path: Path, is_tombstone: bool) -> None:
+        if is_tombstone:
+            LocalStore(tmp_path).create(paths.manifest(ONE), encode_tombstone(Tombstone(ONE, Generation(1))))
         with pytest.raises(RestoreError, match="there is no checkpoint or savepoint at"):
             import_checkpoint(MemoryStore(), str(tmp_path))
 

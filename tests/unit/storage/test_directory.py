@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.driver.pruning import Retirements, retire
+from penstock.driver.pruning import Pruner, prune
 from penstock.errors import CorruptBlob, StorageError
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId
 from penstock.mailbox.timers import Timers
@@ -16,9 +16,9 @@ from penstock.protocol.manifest import (
     StateSegment,
     SubtaskReport,
 )
-from penstock.protocol.manifest.codec import encode_manifest, encode_reservation, encode_void
-from penstock.protocol.ownership import Listing, Outcome, Reservation, Void
-from penstock.protocol.retention import Blob, CompletedCheckpoint, Contents, Horizon
+from penstock.protocol.manifest.codec import encode_manifest, encode_reservation, encode_tombstone
+from penstock.protocol.ownership import Listing, Outcome, Reservation, Tombstone
+from penstock.protocol.retention import Blob, CompletedCheckpoint, Contents, RetentionBound
 from penstock.storage import paths
 from penstock.storage.directory import Directory
 from penstock.storage.memory import MemoryStore
@@ -62,9 +62,11 @@ def reserve(store: MemoryStore, number: int, generation: int = 1) -> None:
     store.create(paths.reserved(reservation.checkpoint), encode_reservation(reservation))
 
 
-def void(store: MemoryStore, number: int, generation: int = 1) -> None:
+def tombstone(store: MemoryStore, number: int, generation: int = 1) -> None:
     reserve(store, number, generation)
-    store.create(paths.manifest(CheckpointId(number)), encode_void(Void(CheckpointId(number), Generation(generation))))
+    store.create(
+        paths.manifest(CheckpointId(number)), encode_tombstone(Tombstone(CheckpointId(number), Generation(generation)))
+    )
 
 
 class TestListing:
@@ -76,7 +78,7 @@ class TestListing:
     def test_reservations_and_outcomes_are_listed_with_their_generations(self) -> None:
         store = MemoryStore()
         put(store, 1)
-        void(store, 2)
+        tombstone(store, 2)
         reserve(store, 3, 2)
         assert Directory(store).listing() == Listing(
             (
@@ -84,7 +86,7 @@ class TestListing:
                 Reservation(CheckpointId(2), Generation(1)),
                 Reservation(CheckpointId(3), Generation(2)),
             ),
-            (Outcome(CheckpointId(1), Generation(1)), Outcome(CheckpointId(2), Generation(1), is_void=True)),
+            (Outcome(CheckpointId(1), Generation(1)), Outcome(CheckpointId(2), Generation(1), is_tombstone=True)),
         )
 
     def test_a_damaged_outcome_still_spends_its_id(self) -> None:
@@ -148,9 +150,10 @@ class TestListing:
         directory.listing()
         store.delete(paths.manifest(CheckpointId(1)), paths.reserved(CheckpointId(1)))
         assert directory.listing() == Listing()
-        void(store, 1, 3)
+        tombstone(store, 1, 3)
         assert directory.listing() == Listing(
-            (Reservation(CheckpointId(1), Generation(3)),), (Outcome(CheckpointId(1), Generation(3), is_void=True),)
+            (Reservation(CheckpointId(1), Generation(3)),),
+            (Outcome(CheckpointId(1), Generation(3), is_tombstone=True),),
         )
 
 
@@ -220,20 +223,20 @@ class TestReading:
         store.broken = paths.manifest(CheckpointId(2))
         before = dict(store.blobs)
         with pytest.raises(StorageError, match="cannot read"):
-            retire(store, Directory(store), Horizon(Generation(1), CheckpointId(3), 2, frozenset()))
+            prune(store, Directory(store), RetentionBound(Generation(1), CheckpointId(3), 2, frozenset()))
         assert store.blobs == before
 
     def test_the_outcome_itself_is_read_or_an_error_or_gone(self) -> None:
         store = MemoryStore()
         manifest = put(store, 1)
-        void(store, 2, 5)
+        tombstone(store, 2, 5)
         directory = Directory(store)
-        assert directory.manifest_or_void(CheckpointId(1)) == manifest
-        assert directory.manifest_or_void(CheckpointId(2)) == Void(CheckpointId(2), Generation(5))
-        assert directory.manifest_or_void(CheckpointId(3)) is None
+        assert directory.manifest_or_tombstone(CheckpointId(1)) == manifest
+        assert directory.manifest_or_tombstone(CheckpointId(2)) == Tombstone(CheckpointId(2), Generation(5))
+        assert directory.manifest_or_tombstone(CheckpointId(3)) is None
         store.blobs[paths.manifest(CheckpointId(1))] = b"damaged"
         with pytest.raises(CorruptBlob):
-            directory.manifest_or_void(CheckpointId(1))
+            directory.manifest_or_tombstone(CheckpointId(1))
 
 
 class TestRetention:
@@ -241,7 +244,7 @@ class TestRetention:
         store = MemoryStore()
         put(store, 1)
         put(store, 2, is_savepoint=True, blob=blob_of(1))
-        void(store, 3)
+        tombstone(store, 3)
         store.write(blob_of(3, 2), [b"left behind"])
         store.create(paths.committed(CheckpointId(1)), b"{}")
         contents = Directory(store).contents()
@@ -263,7 +266,7 @@ class TestRetention:
         for number in range(6, 11):
             put(store, number, is_savepoint=True)
         put(store, 11, is_final=True)
-        retire(store, Directory(store), Horizon(Generation(1), CheckpointId(11), 1))
+        prune(store, Directory(store), RetentionBound(Generation(1), CheckpointId(11), 1))
         assert Directory(store).ids(paths.PathKind.MANIFEST) == [3, 4, 5, 6, 7, 8, 9, 10, 11]
 
     def test_what_a_damaged_checkpoint_refers_to_is_unknown_and_not_nothing(self) -> None:
@@ -278,11 +281,11 @@ class TestRetention:
             put(store, number)
             store.create(paths.committed(CheckpointId(number)), b"{}")
         directory = Directory(store)
-        horizon = Horizon(Generation(1), CheckpointId(4), 2, frozenset())
-        assert retire(store, directory, horizon) > 0
+        bound = RetentionBound(Generation(1), CheckpointId(4), 2, frozenset())
+        assert prune(store, directory, bound) > 0
         assert directory.ids(paths.PathKind.MANIFEST) == [3, 4]
         assert {path for path in store.blobs if "/blobs/" in path} == {blob_of(3), blob_of(4)}
-        assert retire(store, directory, horizon) == 0
+        assert prune(store, directory, bound) == 0
 
     def test_what_was_just_written_is_not_read(self) -> None:
         store = Recording()
@@ -300,8 +303,8 @@ class TestRetention:
         for number in range(1, 5):
             put(store, number)
             store.create(paths.committed(CheckpointId(number)), b"{}")
-        horizon = Horizon(Generation(1), CheckpointId(4), 2, first=CheckpointId(1))
-        assert retire(store, Directory(store), horizon) == 8
+        bound = RetentionBound(Generation(1), CheckpointId(4), 2, first=CheckpointId(1))
+        assert prune(store, Directory(store), bound) == 8
         first, second, third = CheckpointId(1), CheckpointId(2), CheckpointId(3)
         assert store.deletions == [
             (paths.manifest(first), paths.manifest(second)),
@@ -316,11 +319,11 @@ class TestRetention:
         for number in (2, 3, 4):
             reserve(store, number, generation=number)
         for number in (2, 3):
-            void = Void(CheckpointId(number), Generation(4))
-            store.create(paths.manifest(CheckpointId(number)), encode_void(void))
+            tombstone = Tombstone(CheckpointId(number), Generation(4))
+            store.create(paths.manifest(CheckpointId(number)), encode_tombstone(tombstone))
         put(store, 4, 4)
-        horizon = Horizon(Generation(4), CheckpointId(4), 1, first=CheckpointId(4))
-        assert retire(store, Directory(store), horizon) == 4
+        bound = RetentionBound(Generation(4), CheckpointId(4), 1, first=CheckpointId(4))
+        assert prune(store, Directory(store), bound) == 4
         second, third = CheckpointId(2), CheckpointId(3)
         assert store.deletions == [
             (paths.reserved(second),),
@@ -354,7 +357,7 @@ class TestRetention:
             put(store, number)
         reserve(store, 5, generation=2)
         before = dict(store.blobs)
-        assert retire(store, Directory(store), Horizon(Generation(1), CheckpointId(4), 1, frozenset())) == 0
+        assert prune(store, Directory(store), RetentionBound(Generation(1), CheckpointId(4), 1, frozenset())) == 0
         assert store.blobs == before
 
 
@@ -364,8 +367,8 @@ class TestRetirements:
         self.clock = ManualClock()
         self.timers = Timers(self.clock)
 
-    def retirements(self, store: MemoryStore) -> Retirements:
-        return Retirements(store, Directory(store), self.background, self.timers)
+    def retirements(self, store: MemoryStore) -> Pruner:
+        return Pruner(store, Directory(store), self.background, self.timers)
 
     def pause(self) -> None:
         self.clock.us += 500_000
@@ -379,7 +382,7 @@ class TestRetirements:
             put(store, number)
         retirements = self.retirements(store)
         for newest in (2, 3, 4, 5):
-            retirements.ask(Horizon(Generation(1), CheckpointId(newest), 1))
+            retirements.ask(RetentionBound(Generation(1), CheckpointId(newest), 1))
         assert len(background.jobs) == 1
         background.run_one()
         assert Directory(store).ids(paths.PathKind.MANIFEST) == [2, 3, 4, 5]
@@ -390,7 +393,7 @@ class TestRetirements:
         assert Directory(store).ids(paths.PathKind.MANIFEST) == [5]
         self.pause()
         assert not background.jobs
-        retirements.ask(Horizon(Generation(1), CheckpointId(5), 1))
+        retirements.ask(RetentionBound(Generation(1), CheckpointId(5), 1))
         assert len(background.jobs) == 1
 
     def test_one_that_fails_is_made_up_for_by_the_next(self) -> None:
@@ -400,7 +403,7 @@ class TestRetirements:
         retirements = self.retirements(store)
         store.broken = paths.reserved(CheckpointId(1))
         for newest in (1, 2):
-            retirements.ask(Horizon(Generation(1), CheckpointId(newest), 1))
+            retirements.ask(RetentionBound(Generation(1), CheckpointId(newest), 1))
         background.run_one()
         store.broken = None
         self.pause()
@@ -412,9 +415,9 @@ class TestRetirements:
         for number in range(1, 4):
             put(store, number)
         retirements = self.retirements(store)
-        retirements.ask(Horizon(Generation(1), CheckpointId(2), 1))
+        retirements.ask(RetentionBound(Generation(1), CheckpointId(2), 1))
         background.run_one()
-        retirements.ask(Horizon(Generation(1), CheckpointId(3), 1))
+        retirements.ask(RetentionBound(Generation(1), CheckpointId(3), 1))
         assert not background.jobs
         retirements.finish()
         background.run_one()
@@ -427,7 +430,7 @@ class TestRetirements:
             put(store, number)
         retirements = self.retirements(store)
         for newest in (2, 3):
-            retirements.ask(Horizon(Generation(1), CheckpointId(newest), 1))
+            retirements.ask(RetentionBound(Generation(1), CheckpointId(newest), 1))
         retirements.finish()
         retirements.stop()
         background.run_one()
@@ -440,7 +443,7 @@ class TestRetirements:
             put(store, number)
         retirements = self.retirements(store)
         for newest in (2, 3):
-            retirements.ask(Horizon(Generation(1), CheckpointId(newest), 1))
+            retirements.ask(RetentionBound(Generation(1), CheckpointId(newest), 1))
         work, _ = background.jobs.popleft()
         work()
         retirements.finish()
@@ -452,7 +455,7 @@ class TestRetirements:
         background = self.background
         retirements = self.retirements(MemoryStore())
         for newest in (1, 2):
-            retirements.ask(Horizon(Generation(1), CheckpointId(newest), 1))
+            retirements.ask(RetentionBound(Generation(1), CheckpointId(newest), 1))
         retirements.stop()
         background.run_one()
         self.pause()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.exchange.codec import decode_batches
-from penstock.graph.logical import Graph, Link, Node
+from penstock.graph.logical import Graph, LogicalEdge, Node
 from penstock.ids import OperatorName
 from penstock.mailbox.frames import BarrierFrame, BatchFrame, CreditFrame
 from penstock.operators.contract import Emit, OperatorContext
@@ -74,7 +74,7 @@ def union(seen: Seen) -> Graph:
             Node(MAP, operator=lambda: seen, parallelism=2),
             Node(WRITE, sink=Staging(), parallelism=1),
         ),
-        (*(Link(name, MAP, REBALANCE) for name in SENDERS), Link(MAP, WRITE, REBALANCE)),
+        (*(LogicalEdge(name, MAP, REBALANCE) for name in SENDERS), LogicalEdge(MAP, WRITE, REBALANCE)),
     )
 
 
@@ -132,7 +132,7 @@ class TestWhichBatches:
         assert seen.steps == [[0, 1, 2, 3], [4, 5]]
 
     def test_no_more_rows_than_the_receivers_have_room_for(self) -> None:
-        bench, seen = started(window_bytes=6 * ROW)
+        bench, seen = started(credit_limit_bytes=6 * ROW)
         for number in range(4):
             bench.batch(LEFT, number)
         bench.work(1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.exchange.codec import decode_items
 from penstock.exchange.items import BatchItem
-from penstock.graph.logical import Graph, Link, Node
+from penstock.graph.logical import Graph, LogicalEdge, Node
 from penstock.ids import OperatorName
 from penstock.mailbox.frames import BarrierFrame, BatchFrame, CreditFrame
 from penstock.operators.contract import Emit, OperatorContext
@@ -87,7 +87,7 @@ def union(seen: Seen) -> Graph:
             Node(MAP, operator=lambda: seen, parallelism=2),
             Node(WRITE, sink=Staging(), parallelism=1),
         ),
-        (*(Link(name, MAP, REBALANCE) for name in SENDERS), Link(MAP, WRITE, REBALANCE)),
+        (*(LogicalEdge(name, MAP, REBALANCE) for name in SENDERS), LogicalEdge(MAP, WRITE, REBALANCE)),
     )
 
 
@@ -251,7 +251,7 @@ class TestOrder:
 
 class TestCredit:
     def test_is_given_back_as_records_are_done(self) -> None:
-        bench, _ = started(window_bytes=8 * ROW)
+        bench, _ = started(credit_limit_bytes=8 * ROW)
         bench.batch(LEFT, *range(8), cost=8 * ROW)
         given_back = []
         for _ in range(8):
@@ -271,7 +271,7 @@ class TestCredit:
         assert all(channel.credit.outstanding == 1 << 20 for channel in bench.subtask.inputs.values())
 
     def test_is_not_held_back_from_a_channel_that_is_empty_after_records_went_back(self) -> None:
-        bench, _ = started(window_bytes=10 * ROW)
+        bench, _ = started(credit_limit_bytes=10 * ROW)
         bench.batch(LEFT, 1, 2, cost=2 * ROW)
         bench.batch(RIGHT, 3)
         bench.work(2)
@@ -280,7 +280,7 @@ class TestCredit:
         assert granted(bench)[bench.channel(LEFT)] == 2 * ROW
 
     def test_is_not_held_back_by_a_batch_that_was_done_and_paid_before_the_last_step(self) -> None:
-        bench, _ = started(window_bytes=10 * ROW)
+        bench, _ = started(credit_limit_bytes=10 * ROW)
         bench.batch(LEFT, 1, cost=2 * ROW)
         bench.batch(RIGHT, 3)
         bench.work()

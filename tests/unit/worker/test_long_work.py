@@ -133,7 +133,7 @@ def test_a_checkpoint_among_its_last_steps_holds_what_was_not_emitted() -> None:
 
 
 def test_what_is_emitted_at_the_end_waits_for_room_on_the_outputs() -> None:
-    bench = bench_of(Thorough(), window_bytes=64, output_bytes_max=64).started()
+    bench = bench_of(Thorough(), credit_limit_bytes=64, output_bytes_max=64).started()
     bench.work()
     for number in range(20):
         bench.subtask.chain.contexts[0].list_state("seen").put(

@@ -14,7 +14,7 @@ from penstock import Pipeline
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.manifest.codec import decode_manifest_or_void, encode_manifest
+from penstock.protocol.manifest.codec import decode_manifest_or_tombstone, encode_manifest
 from penstock.storage import MemoryStore
 from penstock.testing import CollectSink, run
 
@@ -62,7 +62,7 @@ def windows(sink: CollectSink) -> list[tuple[str, int]]:
 
 def manifests(store: MemoryStore) -> dict[str, Manifest]:
     found = {
-        path: decode_manifest_or_void(data) for path, data in store.blobs.items() if path.endswith("manifest.json")
+        path: decode_manifest_or_tombstone(data) for path, data in store.blobs.items() if path.endswith("manifest.json")
     }
     return {path: manifest for path, manifest in found.items() if isinstance(manifest, Manifest)}
 

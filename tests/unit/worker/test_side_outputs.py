@@ -52,9 +52,9 @@ class _Reader(SplitReader):
 
 def side(stream: Any, output: str) -> Any:
     from penstock.api.stream import Stream
-    from penstock.graph.edges import side_ends
+    from penstock.graph.edges import side_ports
 
-    return Stream(stream.pipeline, side_ends(stream.pipeline._nodes, stream._ends, output, "cure"))
+    return Stream(stream.pipeline, side_ports(stream.pipeline._nodes, stream._ends, output, "cure"))
 
 
 def described() -> tuple[Pipeline, CollectSink, CollectSink]:

@@ -169,12 +169,12 @@ class TestWhatIsDurable:
         noted = self.snapshot(1)
         self.stage.read(100)
         assert self.source.durable == []
-        self.stage.on_durable(CheckpointId(1))
+        self.stage.on_checkpoint_complete(CheckpointId(1))
         assert dict(self.source.durable) == noted != positions(self.stage)
 
     def test_they_are_told_once_whether_by_the_notice_or_by_the_next_barrier(self) -> None:
         self.snapshot(1)
-        self.stage.on_durable(CheckpointId(1))
+        self.stage.on_checkpoint_complete(CheckpointId(1))
         self.snapshot(2, completed=1)
         assert len(self.source.durable) == 2
         self.snapshot(3, completed=2)
@@ -184,31 +184,31 @@ class TestWhatIsDurable:
         self.snapshot(1)
         self.stage.read(100)
         noted = self.snapshot(2, completed=0)
-        self.stage.on_durable(CheckpointId(2))
+        self.stage.on_checkpoint_complete(CheckpointId(2))
         assert self.source.durable == list(noted.items())
-        self.stage.on_durable(CheckpointId(1))
+        self.stage.on_checkpoint_complete(CheckpointId(1))
         assert self.source.durable == list(noted.items())
 
     def test_news_of_a_checkpoint_may_come_behind_the_barrier_of_the_next_one(self) -> None:
         first = self.snapshot(1)
         self.stage.read(100)
         second = self.snapshot(2, completed=0)
-        self.stage.on_durable(CheckpointId(1))
+        self.stage.on_checkpoint_complete(CheckpointId(1))
         assert self.source.durable == list(first.items())
-        self.stage.on_durable(CheckpointId(2))
+        self.stage.on_checkpoint_complete(CheckpointId(2))
         assert self.source.durable == [*first.items(), *second.items()]
 
     def test_however_many_fail_only_two_are_remembered(self) -> None:
         for number in range(1, 10):
             noted = self.snapshot(number)
-        self.stage.on_durable(CheckpointId(7))
+        self.stage.on_checkpoint_complete(CheckpointId(7))
         assert self.source.durable == []
-        self.stage.on_durable(CheckpointId(9))
+        self.stage.on_checkpoint_complete(CheckpointId(9))
         assert self.source.durable == list(noted.items())
 
     def test_nobody_is_told_of_the_checkpoint_that_was_restored(self) -> None:
         self.snapshot(8, completed=7)
-        self.stage.on_durable(CheckpointId(7))
+        self.stage.on_checkpoint_complete(CheckpointId(7))
         assert self.source.durable == []
 
 

@@ -291,7 +291,7 @@ class TestData:
 
     def test_a_subtask_does_not_work_while_an_output_is_full_and_works_when_it_has_credit(self) -> None:
         seen = Seen()
-        bench = Bench(join(seen), window_bytes=ROW, output_bytes_max=ROW).started()
+        bench = Bench(join(seen), credit_limit_bytes=ROW, output_bytes_max=ROW).started()
         for number in range(4):
             bench.batch(LEFT, number, cost=1)
         bench.work()
@@ -309,7 +309,7 @@ class TestData:
                 bench.clock.advance(2)
 
         seen = Slow()
-        bench = Bench(join(seen), window_bytes=ROW, output_bytes_max=ROW).started()
+        bench = Bench(join(seen), credit_limit_bytes=ROW, output_bytes_max=ROW).started()
         bench.clock.advance(5)
         for number in range(4):
             bench.batch(LEFT, number, cost=1)
@@ -324,7 +324,7 @@ class TestData:
 
         assert times() == [2 * slices, 30, 5]
         output = bench.subtask.outputs[bench.channel(MAP, WRITE)]
-        bench.worker.deliver(CreditFrame(GENERATION, output.channel.id, ROW, output.credit.window_bytes))
+        bench.worker.deliver(CreditFrame(GENERATION, output.channel.id, ROW, output.credit.credit_limit_bytes))
         assert not bench.subtask.is_backpressured
         bench.clock.advance(8)
         assert times() == [2 * slices, 30, 13]
@@ -332,7 +332,7 @@ class TestData:
         assert metrics.of("slice_time_s", "map")[0].count >= slices
 
     def test_a_full_output_shows_in_the_sign_of_life(self) -> None:
-        bench = Bench(join(Seen()), window_bytes=ROW, output_bytes_max=ROW, heartbeat_ms=10).started()
+        bench = Bench(join(Seen()), credit_limit_bytes=ROW, output_bytes_max=ROW, heartbeat_ms=10).started()
         for number in range(4):
             bench.batch(LEFT, number, cost=1)
         bench.work()

@@ -27,12 +27,12 @@ from penstock.mailbox.frames import (
     FailedFrame,
     WatermarkFrame,
 )
-from penstock.mailbox.recovery_stats import RecoveryFigures
+from penstock.mailbox.recovery_stats import RecoveryStats
 from penstock.model.event_time import MIN_WATERMARK
 from penstock.operators.contract import Emit, OperatorContext
 from penstock.protocol.barrier import BarrierFlag
 from penstock.protocol.declines import DeclineReason
-from penstock.protocol.manifest import Committable, Cut, Manifest, Partitioning, Side, SubtaskReport
+from penstock.protocol.manifest import Committable, Manifest, Partitioning, Side, SnapshotKind, SubtaskReport
 from penstock.storage.blob import read_segment
 from penstock.storage.memory import MemoryStore
 from penstock.worker.context import Piece
@@ -110,7 +110,7 @@ class TestAligned:
         bench.barrier(RIGHT, barrier(1))
         bench.work()
         report = reports(bench)[1]
-        assert (report.cut, report.channels, in_state(bench, report)) == (Cut.ALIGNED, (), [1, 10])
+        assert (report.cut, report.channels, in_state(bench, report)) == (SnapshotKind.ALIGNED, (), [1, 10])
         sent = [frame for _, frame in bench.transport.sent if isinstance(frame, BatchFrame | BarrierFrame)]
         assert [values([frame.batch]) if isinstance(frame, BatchFrame) else "barrier" for frame in sent] == [
             [1],
@@ -206,7 +206,7 @@ class TestUnaligned:
         bench.batch(RIGHT, 12)
         report = reports(bench)[1]
         assert in_flight(bench, report) == {LEFT_IN: [[1], 3, [2]], RIGHT_IN: [[10], [11]]}
-        assert (report.cut, in_state(bench, report)) == (Cut.FORCED, [])
+        assert (report.cut, in_state(bench, report)) == (SnapshotKind.FORCED, [])
         assert (report.figures.inflight_rows, report.figures.inflight_bytes) == (
             4,
             sum(segment.segment.length for segment in report.channels),
@@ -234,11 +234,11 @@ class TestUnaligned:
         bench.pass_time(1)
         assert forwarded(bench) == [(1, True)]
         report = reports(bench)[1]
-        assert (report.cut, in_flight(bench, report)) == (Cut.TIMED_OUT, {RIGHT_IN: [[1]]})
+        assert (report.cut, in_flight(bench, report)) == (SnapshotKind.TIMED_OUT, {RIGHT_IN: [[1]]})
 
     def test_an_unaligned_barrier_passes_a_full_output(self) -> None:
         # I11: neither credit nor backpressure holds it up, and what it passed on its way out is captured here.
-        bench = Bench(join(Seen()), window_bytes=ROW, output_bytes_max=ROW).started()
+        bench = Bench(join(Seen()), credit_limit_bytes=ROW, output_bytes_max=ROW).started()
         for number in range(5):
             bench.batch(LEFT, number, cost=0)
         bench.work()
@@ -268,10 +268,10 @@ class TestUnaligned:
         assert forwarded(bench) == [(1, True)]
         bench.barrier(RIGHT, barrier(1, timeout_ms=10_000))
         report = reports(bench)[1]
-        assert (report.cut, in_flight(bench, report)) == (Cut.OVERTAKEN, {LEFT_IN: [[1]]})
+        assert (report.cut, in_flight(bench, report)) == (SnapshotKind.OVERTAKEN, {LEFT_IN: [[1]]})
 
     def test_a_barrier_that_waits_in_a_full_queue_past_the_timeout_turns_unaligned_there(self) -> None:
-        bench = Bench(join(Seen()), window_bytes=3 * ROW).started()
+        bench = Bench(join(Seen()), credit_limit_bytes=3 * ROW).started()
         for number in range(5):
             bench.batch(LEFT, number, cost=0)
         bench.work()
@@ -283,10 +283,10 @@ class TestUnaligned:
         bench.pass_time(100)
         assert forwarded(bench) == [(1, True)]
         report = reports(bench)[1]
-        assert (report.cut, in_flight(bench, report)) == (Cut.ALIGNED, {OUT: [[3], [4]]})
+        assert (report.cut, in_flight(bench, report)) == (SnapshotKind.ALIGNED, {OUT: [[3], [4]]})
 
     def test_a_barrier_that_leaves_in_its_turn_captures_nothing_and_only_then_is_acknowledged(self) -> None:
-        bench = Bench(join(Seen()), window_bytes=ROW).started()
+        bench = Bench(join(Seen()), credit_limit_bytes=ROW).started()
         for number in range(2):
             bench.batch(LEFT, number, cost=0)
         bench.work()
@@ -309,7 +309,7 @@ class TestUnaligned:
         assert forwarded(bench) == []
         bench.work()
         report = reports(bench)[1]
-        assert (report.cut, report.channels, in_state(bench, report)) == (Cut.ALIGNED, (), [1])
+        assert (report.cut, report.channels, in_state(bench, report)) == (SnapshotKind.ALIGNED, (), [1])
         assert forwarded(bench) == [(1, True)]
 
     def test_the_end_of_a_late_channel_completes_it_and_is_not_captured(self) -> None:
@@ -321,7 +321,7 @@ class TestUnaligned:
         assert in_flight(bench, reports(bench)[1]) == {LEFT_IN: [[1]]}
 
     def test_a_checkpoint_behind_an_end_that_waits_for_credit_captures_what_is_in_front_of_it(self) -> None:
-        bench = Bench(join(Seen()), window_bytes=5 * ROW, slice_rows_max=1).started()
+        bench = Bench(join(Seen()), credit_limit_bytes=5 * ROW, slice_rows_max=1).started()
         for number in range(7):
             bench.batch(LEFT, number, cost=0)
         bench.end(LEFT)
@@ -336,7 +336,7 @@ class TestUnaligned:
         assert len(bench.transport.of(EndFrame)) == 1
 
     def test_an_aligned_barrier_leaves_in_front_of_an_end_that_waits_for_credit(self) -> None:
-        bench = Bench(join(Seen()), window_bytes=3 * ROW).started()
+        bench = Bench(join(Seen()), credit_limit_bytes=3 * ROW).started()
         for number in range(4):
             bench.batch(LEFT, number, cost=0)
         bench.end(LEFT)
@@ -408,7 +408,7 @@ class TestBounds:
         assert reasons(bench) == [(1, DeclineReason.CAPTURE_OVERFLOW)]
 
     def test_the_bound_counts_both_sides_of_a_subtask(self) -> None:
-        bench = Bench(join(Seen()), window_bytes=3 * ROW, capture_bytes_max=3 * ROW).started()
+        bench = Bench(join(Seen()), credit_limit_bytes=3 * ROW, capture_bytes_max=3 * ROW).started()
         for number in range(5):
             bench.batch(LEFT, number, cost=0)
         bench.work()
@@ -557,7 +557,7 @@ class TestFailures:
         assert reasons(bench) == [(1, DeclineReason.SUBTASK_NOT_READY)]
 
     def test_a_snapshot_that_fails_with_full_queues_captures_for_nobody(self) -> None:
-        bench = Bench(join(Seen()), window_bytes=3 * ROW).started()
+        bench = Bench(join(Seen()), credit_limit_bytes=3 * ROW).started()
         for number in range(5):
             bench.batch(LEFT, number, cost=0)
         bench.work()
@@ -565,7 +565,7 @@ class TestFailures:
         bench.trigger(unaligned(1))
         assert reasons(bench) == [(1, DeclineReason.SNAPSHOT_FAILED)]
         assert forwarded(bench) == [(1, True)], "those downstream must not wait for it"
-        assert not bench.subtask.participation.has_pending
+        assert not bench.subtask.checkpointer.has_pending
         assert (bench.worker.captured_bytes, reports(bench)) == (0, {})
 
     def test_a_cancelled_alignment_frees_its_channels(self) -> None:
@@ -628,7 +628,7 @@ class TestInline:
         assert sum(segment.segment.length for segment in report.channels) < share
 
     def test_both_sides_of_a_subtask_count(self) -> None:
-        bench = Bench(join(Seen()), window_bytes=3 * ROW, inline_bytes_max=5 * 1_000).started()
+        bench = Bench(join(Seen()), credit_limit_bytes=3 * ROW, inline_bytes_max=5 * 1_000).started()
         for number in range(5):
             bench.batch(LEFT, number, cost=0)
         bench.work()
@@ -825,19 +825,19 @@ class TestRestoring:
         manifest, store = self.interrupted()
         bench = Bench(join(Seen()), store=store, manifest=manifest, slice_rows_max=1, heartbeat_ms=1000)
         bench.worker.start()
-        assert bench.subtask.recovery() == RecoveryFigures()
+        assert bench.subtask.recovery() == RecoveryStats()
         bench.clock.advance(5)
         bench.background.run()
         left = sum(channel.segment.length for report in manifest.reports for channel in report.channels)
         state = sum(piece.segment.length for report in manifest.reports for piece in report.states)
         assert state > 0
-        assert bench.subtask.recovery() == RecoveryFigures(5, 0, None, None, left, state, state)
+        assert bench.subtask.recovery() == RecoveryStats(5, 0, None, None, left, state, state)
         bench.clock.advance(2)
         bench.work(1)
         bench.clock.advance(3)
-        assert bench.subtask.recovery() == RecoveryFigures(5, 0, 7, None, left, state, state)
+        assert bench.subtask.recovery() == RecoveryStats(5, 0, 7, None, left, state, state)
         bench.work()
-        assert bench.subtask.recovery() == RecoveryFigures(5, 0, 7, 10, 0, state, state)
+        assert bench.subtask.recovery() == RecoveryStats(5, 0, 7, 10, 0, state, state)
 
     def test_time_for_which_others_had_the_core_does_not_shorten_its_slices(self) -> None:
         store = MemoryStore()
@@ -871,7 +871,7 @@ class TestRestoring:
         bench.batch(RIGHT, 200)
         while seen.processed[-1:] != [200]:
             assert bench.worker.work()
-        assert bench.subtask.inputs[bench.channel(LEFT)].backlog
+        assert bench.subtask.inputs[bench.channel(LEFT)].recovered
 
     def test_sources_go_on_behind_their_positions(self) -> None:
         first = Bench(read(Numbers({"a": [], "b": list(range(6))}))).started()
@@ -926,7 +926,7 @@ class TestRestoring:
         for index in range(3):
             graph = join(Seen(), Partitioning.HASH)
             nodes = tuple(replace(node, parallelism=3) if node.name == MAP else node for node in graph.nodes)
-            wider = plan(Graph(graph.name, nodes, graph.links), 1, workers=2)
+            wider = plan(Graph(graph.name, nodes, graph.edges), 1, workers=2)
             taken.append(recovered(restore(first.store, manifest, wider, SubtaskId(MAP, index), lambda *piece: None)))
         owned = {number for part in taken for number in part}
         assert sum(map(len, taken)) == len(owned)
@@ -942,7 +942,7 @@ def test_what_is_captured_is_written_from_references_and_not_from_copies() -> No
     bench = Bench(join(Seen())).started()
     sent: pa.RecordBatch = bench.batch(LEFT, 1)
     bench.trigger(unaligned(1))
-    pending = bench.subtask.participation._pending
+    pending = bench.subtask.checkpointer._pending
     assert pending is not None
     (item,) = pending.inputs[bench.channel(LEFT)].items
     assert isinstance(item, BatchItem) and item.batch is sent

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from penstock.cli.progress.readings import Reading, declined_text, first_line, left_out, plain_line, recovery_text
 from penstock.cli.progress.stats import shown_bytes, shown_count, shown_ms, shown_seconds
-from penstock.protocol.history import AttemptRecord
+from penstock.protocol.history import CheckpointRecord
 
 _LINE_EVERY_S = 2.0
 _WIDTH_MAX = 100
@@ -167,7 +167,7 @@ def panel_of(reading: Reading, hint: str = "", width: int = _WIDTH_MAX) -> Panel
     )
 
 
-def _checkpoint(record: AttemptRecord | None) -> tuple[str, str]:
+def _checkpoint(record: CheckpointRecord | None) -> tuple[str, str]:
     if record is None:
         return "none yet", ""
     how = "unaligned" if record.is_unaligned else "aligned"

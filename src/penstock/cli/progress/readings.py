@@ -9,13 +9,13 @@ from typing import Protocol
 from penstock.cli.progress.stats import shown_bytes, shown_count, shown_ms, shown_seconds
 from penstock.driver.phases import Phase, Progress
 from penstock.ids import CheckpointId, WorkerId
-from penstock.mailbox.recovery_stats import RecoveryFigures
-from penstock.protocol.history import AttemptRecord
+from penstock.mailbox.recovery_stats import RecoveryStats
+from penstock.protocol.history import CheckpointRecord
 from penstock.protocol.history import Status as RecordStatus
 from penstock.spark.job import Status
 
 _WINDOW_S = 5.0
-"""Rates are means over so long: workers report their figures once a second."""
+"""Rates are means over this time: workers report their figures once a second."""
 
 
 class Running(Protocol):
@@ -27,7 +27,7 @@ class Running(Protocol):
     @property
     def worker_processes(self) -> dict[WorkerId, int]: ...
 
-    def checkpoints(self) -> tuple[AttemptRecord, ...]: ...
+    def checkpoints(self) -> tuple[CheckpointRecord, ...]: ...
 
     def wait(self, timeout: float | None = None) -> bool: ...
 
@@ -42,9 +42,9 @@ class Reading:
     status: Status
     rows_in_per_s: float
     rows_out_per_s: float
-    completed: AttemptRecord | None
+    completed: CheckpointRecord | None
     """The last checkpoint that was completed."""
-    declined: AttemptRecord | None
+    declined: CheckpointRecord | None
     """The last attempt at one, if it came to nothing."""
 
     @property
@@ -95,14 +95,14 @@ class Readings:
         return max(0.0, (last[which] - first[which]) / elapsed) if elapsed > 0 else 0.0
 
 
-def checkpoint_text(record: AttemptRecord) -> str:
+def checkpoint_text(record: CheckpointRecord) -> str:
     """`17 35ms unaligned 1.2MB`."""
     how = "unaligned" if record.is_unaligned else "aligned"
     size = shown_bytes(record.state_bytes + record.inflight_bytes).replace(" ", "")
     return f"{record.checkpoint} {shown_ms(record.duration_ms)} {how} {size}"
 
 
-def recovery_text(recovery: RecoveryFigures) -> str:
+def recovery_text(recovery: RecoveryStats) -> str:
     """`state back after 310ms, first record after 340ms, 1.2 GB to drain`."""
     if recovery.read_ms is None:
         return "reading state"
@@ -151,7 +151,7 @@ def first_line(text: str, length_max: int = 200) -> str:
     return line if len(line) <= length_max else line[: length_max - 1] + "…"
 
 
-def declined_text(record: AttemptRecord) -> str:
+def declined_text(record: CheckpointRecord) -> str:
     """`checkpoint 18 was declined: expired (…)`."""
     reason = record.reason.value if record.reason is not None else ""
     detail = f" ({first_line(record.detail)})" if record.detail else ""

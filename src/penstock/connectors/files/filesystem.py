@@ -53,7 +53,7 @@ class Place(Protocol):
         ...
 
     def stamp(self, name: str) -> Stamp | None:
-        """That of one file, or None if there is none."""
+        """That of one file, or None if it does not exist."""
         ...
 
     def open(self, name: str) -> Any:
@@ -69,7 +69,7 @@ class Place(Protocol):
         ...
 
     def size(self, name: str) -> int | None:
-        """The bytes of a file, or None if there is none."""
+        """The bytes of a file, or None if it does not exist."""
         ...
 
     def publish(self, staged: str, final: str) -> None:
@@ -161,7 +161,7 @@ class LocalPlace:
         with file:
             file.flush()
             os.fsync(file.fileno())
-        self._settle(os.path.dirname(file.name))
+        self._sync_directory(os.path.dirname(file.name))
 
     def size(self, name: str) -> int | None:
         try:
@@ -173,23 +173,23 @@ class LocalPlace:
         target = os.path.join(self.root, final)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.replace(os.path.join(self.root, staged), target)
-        self._settle(os.path.dirname(target))
+        self._sync_directory(os.path.dirname(target))
 
     def remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.remove(os.path.join(self.root, name))
 
-    def _settle(self, path: str) -> None:
+    def _sync_directory(self, path: str) -> None:
         """Make the entries of a directory durable, and the way to it."""
         directory = _Directory(path)
         directory.sync()
         known = self._reached.get(path)
         # While the one that was synced is open, no other directory can have its identity.
         if known is None or known.identity != directory.identity:
-            self._settle_above(path)
+            self._sync_above(path)
             self._reached[path] = directory
 
-    def _settle_above(self, path: str) -> None:
+    def _sync_above(self, path: str) -> None:
         while (above := os.path.dirname(path)) != path:
             path = above
             try:

@@ -58,7 +58,7 @@ def latest_rows(table: pa.Table, key: Sequence[str], by: str) -> pa.Table:
     order = np.argsort(table.column(by).to_numpy(), kind="stable")
     places = np.empty(len(order), dtype=np.int64)
     places[order] = np.arange(len(order))
-    # Names of their own: a column of the key may be called as the one that is added.
+    # Unusual names: a column of the key may be called as the one that is added.
     names = [f"key {number}" for number in range(len(key))]
     columns = [*(table.column(name) for name in key), pa.array(places)]
     groups = pa.table(columns, names=[*names, _PLACE]).group_by(names).aggregate([(_PLACE, "max")])

@@ -37,7 +37,7 @@ def partition_types(names: Iterable[str]) -> dict[str, pa.DataType]:
 
 
 def partition_column(column: str, value: str | None, kind: pa.DataType, rows: int, where: str) -> pa.Array:
-    """The value of a file's path as a column. Raises `DataError` if it is none of its type."""
+    """The value of a file's path as a column. Raises `DataError` if it does not fit the type."""
     try:
         scalar = pa.scalar(None, kind) if value is None else pa.scalar(value).cast(kind)
     except pa.ArrowException as error:

@@ -96,7 +96,7 @@ class FileReader(SplitReader):
         return Portion(batch, {}, 0 if files else len(letters), files, str(letters[0]))
 
     def _next(self) -> Portion | None:
-        """Go on to the next piece that has records. If the file has ended, or is given up, there is none."""
+        """Go on to the next piece that has records. If the file has ended, or is given up, there is no such piece."""
         try:
             if self._pieces is None:
                 self._check()

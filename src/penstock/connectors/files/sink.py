@@ -2,7 +2,7 @@
 
 A writer stages files in `<directory>/_staging`. A checkpoint closes and syncs them and hands over their names; when it
 is durable, the driver renames them into the directory. Readers see a file complete or not at all, and Spark, like
-others, passes over names that begin with an underscore. Final names are unique for ever: a generation, a subtask, a
+others, passes over names that begin with an underscore. Final names are never used twice: a generation, a subtask, a
 count, and a random part, so that a pipeline that starts anew writes beside its old output and never over it.
 """
 
@@ -215,7 +215,7 @@ class FileCommitter(Committer):
                 f"{size} bytes, and neither is {final}: somebody has removed it. Put it back, or start from a savepoint"
             )
 
-    def sweep(self, generation: Generation) -> None:
+    def discard_uncommitted(self, generation: Generation) -> None:
         for name in self._place.files(STAGING):
             match = _STAGED.fullmatch(name)
             if match is not None and int(match[1]) < generation:

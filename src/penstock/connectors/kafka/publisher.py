@@ -157,7 +157,7 @@ class Publisher(Committer):
             return unreachable(sink.where, sink.servers, error, self._complaints)
         return told(sink.where, sink.servers, reason, sink.topic or f"of column {sink.topic_column}")
 
-    def sweep(self, generation: Generation) -> None:
+    def discard_uncommitted(self, generation: Generation) -> None:
         for name in self._place.files():
             match = _STAGED.fullmatch(name)
             if match is not None and int(match[1]) < generation:

@@ -331,7 +331,7 @@ class KafkaReader(SplitReader):
     def offset(self) -> bytes:
         return json.dumps({"next": self._next}).encode()
 
-    def on_durable(self, offset: bytes) -> None:
+    def on_checkpoint_complete(self, offset: bytes) -> None:
         if self._fetcher is not None:
             self._fetcher.commit(self._inbox.split, json.loads(offset)["next"])
 

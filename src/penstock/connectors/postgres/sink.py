@@ -147,7 +147,7 @@ class _PostgresCommitter(Committer):
             f"ON CONFLICT ({keys}) {action}{newer}"
         )
 
-    def sweep(self, generation: Generation) -> None:
+    def discard_uncommitted(self, generation: Generation) -> None:
         """Remove old orphans. Age decides: generations of other pipelines that stage rows here are not ours."""
         with self._sink.database.connect() as connection:
             removed = connection.execute(

@@ -77,7 +77,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A planned range: up to `end`, in so many partitions, each of which can be read."""
+    """A planned range: up to `end`, in partitions that can each be read."""
 
     end: Offset | None
     partitions: int
@@ -161,7 +161,7 @@ class SimpleRanges(Ranges):
         if next(iter(rows), None) is not None:
             raise UserCodeError(
                 f"{self.where}: read returned rows and the offset that it was given, {json.dumps(start)}. They would "
-                f"be read again for ever: return the offset behind the rows"
+                f"be read again and again: return the offset behind the rows"
             )
         return None
 
@@ -267,7 +267,7 @@ class StreamReading:
 
 
 BATCH_WEIGHT = 512
-"""A batch in the feed counts as much as so many rows."""
+"""Weight of a batch in the feed, in rows."""
 
 
 def read_partition(feed: Feed, found: Range, at: Position, rows_to_arrow: RowsToArrow, where: str) -> None:

@@ -1,7 +1,8 @@
 """A PySpark data source as a sink: what a user wrote for `writeStream`, unchanged.
 
 One call of the user's `write` takes what one subtask gets between two checkpoints, and the message that it returns is
-the committable. Because `write` pulls from an iterator, it runs in a thread of its own; the iterator ends at the cut.
+the committable. Because `write` pulls from an iterator, it runs in a separate thread; the iterator ends at the
+checkpoint.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from penstock.errors import DataError, PipelineError, StorageError
 from penstock.ids import CheckpointId, Generation
 
 _BYTES_WAITING_MAX = 1024 * 1024
-"""A writer that has so much waiting wants no more for the moment."""
+"""A writer with this many bytes waiting wants no more for the moment."""
 _SECONDS_WAITING_MAX = 0.1
-"""Nor one that will take so long for what is waiting: a checkpoint waits for it."""
+"""Nor does a writer that needs this long for the rows that wait: a checkpoint waits for them."""
 _ROWS_PER_SECOND_FIRST = 1_000.0
 _JOIN_SECONDS = 0.1
 _LOOK_AGAIN_SECONDS = 0.1

@@ -57,7 +57,7 @@ class SparkSource(Source):
     The traps: the same offsets must give the same partitions, and a partition the same rows **in the same order**,
     whenever they are read; Spark itself does not need the order. A change is noticed where a failure has made a
     difference, and is an error. In batch mode the schema and the partitions are asked for here, in the driver; a
-    stream reader is made in the worker, where its methods are called from a thread of its own.
+    stream reader is made in the worker, where its methods are called from a separate thread.
 
     Example:
 
@@ -133,7 +133,7 @@ class SparkSource(Source):
             )
         if self.mode == "batch":
             number = int(split.partition("/")[0])
-            # Spark reads every partition with a copy of its own, so nobody has made them fit for threads.
+            # Spark reads every partition with a separate copy, so nobody has made them fit for threads.
             reader, partition = copy.deepcopy((self._reader, self._partitions[number]))
             at = replace(at, partitions=len(self._partitions), partition=number)
             batch = BatchReading(reader, partition, at, rows_to_arrow, self.where)
@@ -274,7 +274,7 @@ class _Reader(SplitReader):
             self._at, self._last = replace(self._at, last=checksum_of(self._last)), None
         return self._at.encoded()
 
-    def on_durable(self, offset: bytes) -> None:
+    def on_checkpoint_complete(self, offset: bytes) -> None:
         """Everything in front of the range that `offset` lies in has been dealt with for good."""
         start = Position.decoded(offset, self._rows_to_arrow.where).start
         if self._stream is not None and start is not None:

@@ -1,4 +1,4 @@
-"""A `TaskContext` of its own for every call of a user's `write`, as on Spark.
+"""A separate `TaskContext` for every call of a user's `write`, as on Spark.
 
 Writers name what they write after `TaskContext.get().partitionId()` and `taskAttemptId()`. Spark has one context per
 process, because there a process runs one task at a time. Here it runs many writes, at once and one after the other:

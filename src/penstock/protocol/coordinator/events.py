@@ -7,7 +7,7 @@ What the runtime owes for the actions that touch the store or a sink:
 
     ReserveIds       IdsReserved, ReservationLost, OwnershipLost or ReservationFailed
     WriteManifest    ManifestWritten, OutcomeFound, OwnershipLost or ManifestFailed
-    VoidCheckpoint   CheckpointVoided, OutcomeFound, OwnershipLost or VoidFailed
+    WriteTombstone   TombstoneWritten, OutcomeFound, OwnershipLost or TombstoneFailed
     Commit           Committed, once the committed marker is durable too, or CommitFailed
 
 A failure says "not that I know of", never "certainly not": a write that timed out may still arrive.
@@ -24,8 +24,8 @@ from penstock.protocol.commit import CommitPermit
 from penstock.protocol.coordinator.state import Request, RequestId, State
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Manifest, SubtaskReport
-from penstock.protocol.ownership import Outcome, Reservation, Void
-from penstock.protocol.retention import Horizon
+from penstock.protocol.ownership import Outcome, Reservation, Tombstone
+from penstock.protocol.retention import RetentionBound
 
 # --- events ---
 
@@ -123,15 +123,15 @@ class ManifestFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointVoided:
-    """The store created the void outcome: the checkpoint will never exist."""
+class TombstoneWritten:
+    """The store created the tombstone: the checkpoint will never exist."""
 
     checkpoint: CheckpointId
     now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class VoidFailed:
+class TombstoneFailed:
     checkpoint: CheckpointId
     error: str
     now_ms: int
@@ -139,7 +139,7 @@ class VoidFailed:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeFound:
-    """A manifest or void outcome was not created because this one was there. Read it before reporting it.
+    """A manifest or tombstone was not created because this one was there. Read it before reporting it.
 
     It may be our own, of a write that was reported as failed.
     """
@@ -150,7 +150,7 @@ class OutcomeFound:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipLost:
-    """The licence of this generation is gone: whatever it was to create does not count, created or not (`claims`)."""
+    """The licence of this generation is gone: whatever it was to create does not count, created or not."""
 
     now_ms: int
 
@@ -183,8 +183,8 @@ Event: TypeAlias = (
     | InputEnded
     | ManifestWritten
     | ManifestFailed
-    | CheckpointVoided
-    | VoidFailed
+    | TombstoneWritten
+    | TombstoneFailed
     | OutcomeFound
     | OwnershipLost
     | Committed
@@ -232,8 +232,8 @@ class WriteManifest:
 
 
 @dataclass(frozen=True, slots=True)
-class VoidCheckpoint:
-    void: Void
+class WriteTombstone:
+    tombstone: Tombstone
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,10 +249,10 @@ class AnnounceCompleted:
 
 
 @dataclass(frozen=True, slots=True)
-class Retire:
+class Prune:
     """Read the contents of the store, ask `decide_retention`, delete."""
 
-    horizon: Horizon
+    bound: RetentionBound
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,10 +301,10 @@ Action: TypeAlias = (
     ReserveIds
     | SendBarrier
     | WriteManifest
-    | VoidCheckpoint
+    | WriteTombstone
     | Commit
     | AnnounceCompleted
-    | Retire
+    | Prune
     | AnswerRequest
     | Refused
     | WakeAt

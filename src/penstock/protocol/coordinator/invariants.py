@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from penstock.errors import ProtocolViolation
 from penstock.ids import SubtaskId
-from penstock.protocol.coordinator.state import Attempt, Deciding, Settling, State, Stop
+from penstock.protocol.coordinator.state import Deciding, PendingCheckpoint, State, Stop, WritingTombstone
 from penstock.protocol.manifest import SubtaskReport, committables_of
 
 
@@ -28,7 +28,7 @@ def _conditions(state: State) -> Iterator[tuple[bool, str]]:
     yield len(state.history) <= policy.history_max, "too much history"
     yield state.publishing is None or not (state.collecting or state.deciding), "begun before the last was published"
     yield state.backoff_until_ms <= state.pause_until_ms, "the interval would not wait for the backoff"
-    yield state.failures <= state.setbacks, "more failures than attempts that did not complete"
+    yield state.failures <= state.failures_in_a_row, "more failures than attempts that did not complete"
     yield state.stop is Stop.FAILED or state.failures <= policy.failures_tolerable, "too many failures borne"
     ids = [record.checkpoint for record in state.history]
     yield all(earlier < later for earlier, later in pairwise(ids)), "I5: an id was used twice, or ids went back"
@@ -53,29 +53,29 @@ def _conditions_while_running(state: State, last_used: int) -> Iterator[tuple[bo
         yield state.publishing.permit.checkpoint == state.newest, "I4: what is published is not the newest checkpoint"
         yield state.publishing.permit.generation == state.generation, "I6: a permit of another generation"
     if (collecting := state.collecting) is not None:
-        yield from _conditions_on_attempt(state, collecting.attempt, collecting.reports, collecting.waiting, upcoming)
-        yield collecting.attempt.barrier.checkpoint > last_used, "I5: the id of an attempt was used already"
-        yield _is_woken_by(state, collecting.attempt.expires_at_ms), "an attempt that nobody would end"
+        yield from _conditions_on_attempt(state, collecting.pending, collecting.reports, collecting.waiting, upcoming)
+        yield collecting.pending.barrier.checkpoint > last_used, "I5: the id of an attempt was used already"
+        yield _is_woken_by(state, collecting.pending.expires_at_ms), "an attempt that nobody would end"
         yield bool(collecting.waiting or state.deciding), "everybody acknowledged and nothing was written"
     if (deciding := state.deciding) is not None:
         reports = deciding.manifest.reports
-        yield from _conditions_on_attempt(state, deciding.attempt, reports, frozenset(), upcoming)
+        yield from _conditions_on_attempt(state, deciding.pending, reports, frozenset(), upcoming)
         yield _is_woken_by(state, _ends_at_ms(state, deciding)), "an attempt that nobody would end"
         yield deciding.manifest.checkpoint > state.newest, "I5: a checkpoint behind the newest is still undecided"
         yield all(each.checkpoint != deciding.manifest.checkpoint for each in state.history), "I5: decided twice"
     if collecting is not None and deciding is not None:
-        yield collecting.attempt.barrier.checkpoint > deciding.manifest.checkpoint, "I5: attempts in the wrong order"
+        yield collecting.pending.barrier.checkpoint > deciding.manifest.checkpoint, "I5: attempts in the wrong order"
         yield not (deciding.manifest.is_final or committables_of(deciding.manifest)), "begun before the end of the last"
 
 
 def _conditions_on_attempt(
     state: State,
-    attempt: Attempt,
+    pending: PendingCheckpoint,
     reports: tuple[SubtaskReport, ...],
     waiting: frozenset[SubtaskId],
     upcoming: int,
 ) -> Iterator[tuple[bool, str]]:
-    barrier = attempt.barrier
+    barrier = pending.barrier
     yield state.is_ready, "triggered before everybody was ready"
     yield barrier.checkpoint < upcoming, "I5: the id of an attempt is still to be given out"
     yield barrier.generation == state.generation, "I6: a barrier of another generation"
@@ -92,9 +92,9 @@ def _upcoming(state: State) -> int:
 
 
 def _ends_at_ms(state: State, deciding: Deciding) -> int:
-    if isinstance(deciding, Settling):
-        return deciding.errand.wake_at_ms(state.policy)
-    return deciding.attempt.expires_at_ms
+    if isinstance(deciding, WritingTombstone):
+        return deciding.retry.wake_at_ms(state.policy)
+    return deciding.pending.expires_at_ms
 
 
 def _is_woken_by(state: State, at_ms: int) -> bool:

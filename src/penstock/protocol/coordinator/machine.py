@@ -4,7 +4,7 @@
                    |                               |                              ^
                    | declined, expired, cancelled  | failed, expired, cancelled   | the manifest was there
                    v                               v                              |
-                 over <-- void outcome created -- Settling -----------------------'
+                 over <-- tombstone created -- WritingTombstone ---------------'
 
 One checkpoint at a time is in the pipeline, in every mode. A second one would capture the same queues again, and its
 barriers would wait behind the first one's; a checkpoint that is slow is made faster by letting it overtake records, not
@@ -22,7 +22,7 @@ Rules:
   one from it (I12). All else is `Refused` and changes nothing.
 - Time passes by `Ticked` alone. Expiry does not wait for a report that may never come.
 - Once the manifest may have been written, nobody here knows whether the checkpoint exists. Giving it up then means
-  creating a void outcome in the manifest's place: the store decides which of the two there is (I3, I4).
+  creating a tombstone in the manifest's place: the store decides which of the two there is (I3, I4).
 - Triggers are decided in one place, `coordinator_trigger`, after every event.
 
 Pure: no clock, I/O or logging. The runtime executes the returned actions in order.
@@ -38,7 +38,16 @@ from penstock.errors import ProtocolViolation
 from penstock.ids import NO_CHECKPOINT, CheckpointId, Generation, SubtaskId
 from penstock.protocol.barrier import Barrier
 from penstock.protocol.commit import CommitPermit
-from penstock.protocol.coordinator.endings import answers, complete, conclude, decline, fenced, settle, stop_for, void
+from penstock.protocol.coordinator.endings import (
+    answers,
+    complete,
+    conclude,
+    decline,
+    fenced,
+    give_up_manifest,
+    stop_for,
+    tombstone,
+)
 from penstock.protocol.coordinator.events import (
     Acknowledged,
     Action,
@@ -46,7 +55,6 @@ from penstock.protocol.coordinator.events import (
     AnswerRequest,
     CancelRequested,
     CheckpointRequested,
-    CheckpointVoided,
     Commit,
     CommitFailed,
     Committed,
@@ -66,20 +74,21 @@ from penstock.protocol.coordinator.events import (
     ReserveIds,
     Step,
     Ticked,
-    VoidFailed,
+    TombstoneFailed,
+    TombstoneWritten,
     WriteManifest,
 )
 from penstock.protocol.coordinator.state import (
     Collecting,
     Deciding,
-    Errand,
     Policy,
     Publishing,
     Reserved,
-    Settling,
+    Retry,
     State,
     Stop,
     Writing,
+    WritingTombstone,
 )
 from penstock.protocol.coordinator.trigger import after_interval, order_wake_up, trigger_if_due
 from penstock.protocol.declines import DeclineReason
@@ -122,7 +131,7 @@ def start(
     )
     if recommit is None:
         return state, ()
-    state = replace(state, publishing=Publishing(recommit, Errand(now_ms)))
+    state = replace(state, publishing=Publishing(recommit, Retry(now_ms)))
     return order_wake_up(state, (Commit(recommit),))
 
 
@@ -161,7 +170,7 @@ def _handle(state: State, event: Event) -> Step:
             return _on_declined(state, event)
         case InputEnded():
             return _on_input_ended(state, event)
-        case ManifestWritten() | ManifestFailed() | CheckpointVoided() | VoidFailed():
+        case ManifestWritten() | ManifestFailed() | TombstoneWritten() | TombstoneFailed():
             return _on_store(state, event)
         case OwnershipLost():
             return fenced(state, "the reservation with which it began is gone")
@@ -196,20 +205,20 @@ def _on_all_ready(state: State, event: AllReady) -> Step:
 
 def _on_ticked(state: State, event: Ticked) -> Step:
     state = replace(state, wake_ups_ms=tuple(at_ms for at_ms in state.wake_ups_ms if at_ms > event.now_ms))
-    overdue = _expire_deciding, _expire_collecting, _pursue_reservation, _pursue_void, _pursue_commit
+    overdue = _expire_deciding, _expire_collecting, _pursue_reservation, _pursue_tombstone, _pursue_commit
     return _in_turn(state, event.now_ms, *overdue)
 
 
 def _expire_deciding(state: State, now_ms: int) -> Step:
-    if not isinstance(writing := state.deciding, Writing) or now_ms < writing.attempt.expires_at_ms:
+    if not isinstance(writing := state.deciding, Writing) or now_ms < writing.pending.expires_at_ms:
         return state, ()
     late = f"the manifest was not written within {state.policy.expiry_ms} ms of the trigger"
-    return settle(state, writing, DeclineReason.EXPIRED, late, now_ms)
+    return give_up_manifest(state, writing, DeclineReason.EXPIRED, late, now_ms)
 
 
 def _expire_collecting(state: State, now_ms: int) -> Step:
     collecting = state.collecting
-    if collecting is None or now_ms < collecting.attempt.expires_at_ms:
+    if collecting is None or now_ms < collecting.pending.expires_at_ms:
         return state, ()
     missing = f"no acknowledgement from {named(collecting.waiting)} within {state.policy.expiry_ms} ms"
     held_up = f"the outcome of the checkpoint before was not known within {state.policy.expiry_ms} ms of the trigger"
@@ -218,42 +227,42 @@ def _expire_collecting(state: State, now_ms: int) -> Step:
 
 def _give_up(state: State, collecting: Collecting, reason: DeclineReason, detail: str, now_ms: int) -> Step:
     state = replace(state, collecting=None)
-    return decline(state, collecting.attempt, collecting.reports, reason, detail, now_ms)
+    return decline(state, collecting.pending, collecting.reports, reason, detail, now_ms)
 
 
 def _pursue_reservation(state: State, now_ms: int) -> Step:
     if (reserving := state.reserving) is None:
         return state, ()
-    tried_again = replace(state, reserving=replace(reserving, errand=_under_way(reserving.errand)))
+    tried_again = replace(state, reserving=replace(reserving, retry=_under_way(reserving.retry)))
     what = f"the reservation of {_ids_of(reserving.reservation)}"
-    return _pursue(state, reserving.errand, tried_again, ReserveIds(reserving.reservation), what, now_ms)
+    return _pursue(state, reserving.retry, tried_again, ReserveIds(reserving.reservation), what, now_ms)
 
 
-def _pursue_void(state: State, now_ms: int) -> Step:
-    if not isinstance(settling := state.deciding, Settling):
+def _pursue_tombstone(state: State, now_ms: int) -> Step:
+    if not isinstance(writing_tombstone := state.deciding, WritingTombstone):
         return state, ()
-    tried_again = replace(state, deciding=replace(settling, errand=_under_way(settling.errand)))
-    what = f"the void outcome of checkpoint {settling.manifest.checkpoint}"
-    return _pursue(state, settling.errand, tried_again, void(settling.manifest), what, now_ms)
+    tried_again = replace(state, deciding=replace(writing_tombstone, retry=_under_way(writing_tombstone.retry)))
+    what = f"the tombstone of checkpoint {writing_tombstone.manifest.checkpoint}"
+    return _pursue(state, writing_tombstone.retry, tried_again, tombstone(writing_tombstone.manifest), what, now_ms)
 
 
 def _pursue_commit(state: State, now_ms: int) -> Step:
     if (publishing := state.publishing) is None:
         return state, ()
-    tried_again = replace(state, publishing=replace(publishing, errand=_under_way(publishing.errand)))
+    tried_again = replace(state, publishing=replace(publishing, retry=_under_way(publishing.retry)))
     what = f"the commit of checkpoint {publishing.permit.checkpoint}"
-    return _pursue(state, publishing.errand, tried_again, Commit(publishing.permit), what, now_ms)
+    return _pursue(state, publishing.retry, tried_again, Commit(publishing.permit), what, now_ms)
 
 
-def _pursue(state: State, errand: Errand, tried_again: State, again: Action, what: str, now_ms: int) -> Step:
-    if now_ms >= errand.overdue_at_ms(state.policy):
-        reason = f"{what} did not succeed within {state.policy.expiry_ms} ms: {errand.error}"
+def _pursue(state: State, retry: Retry, tried_again: State, again: Action, what: str, now_ms: int) -> Step:
+    if now_ms >= retry.overdue_at_ms(state.policy):
+        reason = f"{what} did not succeed within {state.policy.expiry_ms} ms: {retry.error}"
         return stop_for(state, Stop.FAILED, FailJob(reason), reason)
-    return (tried_again, (again,)) if errand.is_due(now_ms) else (state, ())
+    return (tried_again, (again,)) if retry.is_due(now_ms) else (state, ())
 
 
-def _under_way(errand: Errand) -> Errand:
-    return replace(errand, retry_at_ms=None)
+def _under_way(retry: Retry) -> Retry:
+    return replace(retry, retry_at_ms=None)
 
 
 # --- ids and requests ---
@@ -265,13 +274,13 @@ def _on_reservation(state: State, event: IdsReserved | ReservationLost | Reserva
         return state, (Refused(f"news of the reservation of {_ids_of(reservation)}", "nobody asked for it"),)
     match event:
         case IdsReserved():
-            reserved = Reserved(reservation, reservation.checkpoint, reserving.errand.since_ms)
+            reserved = Reserved(reservation, reservation.checkpoint, reserving.retry.since_ms)
             return replace(state, reserved=reserved, reserving=None), ()
         case ReservationLost():
             return fenced(state, f"checkpoint id {reservation.checkpoint} is reserved by another generation")
         case ReservationFailed():
-            errand = reserving.errand.failed(state.policy, event.error, event.now_ms)
-            return replace(state, reserving=replace(reserving, errand=errand)), ()
+            retry = reserving.retry.failed(state.policy, event.error, event.now_ms)
+            return replace(state, reserving=replace(reserving, retry=retry)), ()
         case _:
             assert_never(event)
 
@@ -285,7 +294,7 @@ def _on_requested(state: State, event: CheckpointRequested) -> Step:
 
 def _on_cancel(state: State, event: CancelRequested) -> Step:
     in_progress = (each for each in (state.collecting, state.deciding) if each is not None)
-    meant = (each for each in in_progress if event.checkpoint in (None, each.attempt.barrier.checkpoint))
+    meant = (each for each in in_progress if event.checkpoint in (None, each.pending.barrier.checkpoint))
     detail = "on request"
     match next(meant, None):
         case None:
@@ -293,8 +302,8 @@ def _on_cancel(state: State, event: CancelRequested) -> Step:
         case Collecting() as collecting:
             return _give_up(state, collecting, DeclineReason.CANCELLED, detail, event.now_ms)
         case Writing() as writing:
-            return settle(state, writing, DeclineReason.CANCELLED, detail, event.now_ms)
-        case Settling():
+            return give_up_manifest(state, writing, DeclineReason.CANCELLED, detail, event.now_ms)
+        case WritingTombstone():
             return state, ()
         case _ as never:
             assert_never(never)
@@ -335,7 +344,7 @@ def _collecting(state: State, checkpoint: CheckpointId, generation: Generation, 
         return f"it is of generation {generation} and this is {state.generation}"
     if subtask not in state.members:
         return _NOT_A_MEMBER
-    if (collecting := state.collecting) is not None and collecting.attempt.barrier.checkpoint == checkpoint:
+    if (collecting := state.collecting) is not None and collecting.pending.barrier.checkpoint == checkpoint:
         return collecting if collecting.waiting else _ALL_ACKNOWLEDGED
     if state.deciding is not None and state.deciding.manifest.checkpoint == checkpoint:
         return _ALL_ACKNOWLEDGED
@@ -356,7 +365,7 @@ def _manifest(state: State, barrier: Barrier, reports: tuple[SubtaskReport, ...]
     )
 
 
-# --- writing, settling, publishing ---
+# --- writing, tombstones, publishing ---
 
 
 def _write_if_its_turn(state: State, now_ms: int) -> Step:
@@ -364,47 +373,49 @@ def _write_if_its_turn(state: State, now_ms: int) -> Step:
     collecting = state.collecting
     if collecting is None or collecting.waiting or state.deciding is not None:
         return state, ()
-    manifest = _manifest(state, collecting.attempt.barrier, collecting.reports, now_ms)
-    state = replace(state, collecting=None, deciding=Writing(collecting.attempt, manifest))
+    manifest = _manifest(state, collecting.pending.barrier, collecting.reports, now_ms)
+    state = replace(state, collecting=None, deciding=Writing(collecting.pending, manifest))
     return state, (WriteManifest(manifest),)
 
 
-def _on_store(state: State, event: ManifestWritten | ManifestFailed | CheckpointVoided | VoidFailed) -> Step:
+def _on_store(state: State, event: ManifestWritten | ManifestFailed | TombstoneWritten | TombstoneFailed) -> Step:
     deciding = state.deciding
     if deciding is None or deciding.manifest.checkpoint != event.checkpoint:
         return state, (Refused(f"news of the outcome of checkpoint {event.checkpoint}", _NOT_IN_PROGRESS),)
     match event:
         case ManifestWritten():
-            # Also while settling: it was created before the void outcome could be, so the checkpoint exists.
-            return complete(state, deciding.attempt, deciding.manifest, event.now_ms)
+            # Also while the tombstone is written: the manifest was created before it, so the checkpoint exists.
+            return complete(state, deciding.pending, deciding.manifest, event.now_ms)
         case ManifestFailed():
             return _on_manifest_failed(state, deciding, event)
-        case CheckpointVoided():
-            return _on_voided(state, deciding, event.now_ms)
-        case VoidFailed():
-            return _on_void_failed(state, deciding, event)
+        case TombstoneWritten():
+            return _on_tombstone_written(state, deciding, event.now_ms)
+        case TombstoneFailed():
+            return _on_tombstone_failed(state, deciding, event)
         case _:
             assert_never(event)
 
 
 def _on_manifest_failed(state: State, deciding: Deciding, event: ManifestFailed) -> Step:
-    if isinstance(deciding, Settling):
+    if isinstance(deciding, WritingTombstone):
         return state, ()
-    return settle(state, deciding, DeclineReason.MANIFEST_FAILED, event.error, event.now_ms)
+    return give_up_manifest(state, deciding, DeclineReason.MANIFEST_FAILED, event.error, event.now_ms)
 
 
-def _on_voided(state: State, deciding: Deciding, now_ms: int) -> Step:
+def _on_tombstone_written(state: State, deciding: Deciding, now_ms: int) -> Step:
     if isinstance(deciding, Writing):
-        raise ProtocolViolation(f"checkpoint {deciding.manifest.checkpoint} was voided while its manifest was written")
+        raise ProtocolViolation(
+            f"checkpoint {deciding.manifest.checkpoint} got a tombstone while its manifest was written"
+        )
     state = replace(state, deciding=None)
-    return decline(state, deciding.attempt, deciding.manifest.reports, deciding.reason, deciding.detail, now_ms)
+    return decline(state, deciding.pending, deciding.manifest.reports, deciding.reason, deciding.detail, now_ms)
 
 
-def _on_void_failed(state: State, deciding: Deciding, event: VoidFailed) -> Step:
+def _on_tombstone_failed(state: State, deciding: Deciding, event: TombstoneFailed) -> Step:
     if isinstance(deciding, Writing):
-        raise ProtocolViolation(f"nobody asked to void checkpoint {deciding.manifest.checkpoint}")
-    errand = deciding.errand.failed(state.policy, event.error, event.now_ms)
-    return replace(state, deciding=replace(deciding, errand=errand)), ()
+        raise ProtocolViolation(f"nobody asked for a tombstone of checkpoint {deciding.manifest.checkpoint}")
+    retry = deciding.retry.failed(state.policy, event.error, event.now_ms)
+    return replace(state, deciding=replace(deciding, retry=retry)), ()
 
 
 def _on_outcome_found(state: State, event: OutcomeFound) -> Step:
@@ -415,8 +426,8 @@ def _on_outcome_found(state: State, event: OutcomeFound) -> Step:
     return _on_store(state, _as_created(outcome, event.now_ms))
 
 
-def _as_created(outcome: Outcome, now_ms: int) -> ManifestWritten | CheckpointVoided:
-    return (CheckpointVoided if outcome.is_void else ManifestWritten)(outcome.checkpoint, now_ms)
+def _as_created(outcome: Outcome, now_ms: int) -> ManifestWritten | TombstoneWritten:
+    return (TombstoneWritten if outcome.is_tombstone else ManifestWritten)(outcome.checkpoint, now_ms)
 
 
 def _on_commit(state: State, event: Committed | CommitFailed) -> Step:
@@ -424,8 +435,8 @@ def _on_commit(state: State, event: Committed | CommitFailed) -> Step:
     if publishing is None or publishing.permit.checkpoint != event.checkpoint:
         return state, (Refused(f"news of the commit of checkpoint {event.checkpoint}", _NOT_IN_PROGRESS),)
     if isinstance(event, CommitFailed):
-        errand = publishing.errand.failed(state.policy, event.error, event.now_ms)
-        return replace(state, publishing=replace(publishing, errand=errand)), ()
+        retry = publishing.retry.failed(state.policy, event.error, event.now_ms)
+        return replace(state, publishing=replace(publishing, retry=retry)), ()
     state = replace(state, publishing=None)
     return conclude(state, publishing.requests, event.now_ms, is_final=publishing.is_final)
 

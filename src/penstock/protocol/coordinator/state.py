@@ -15,7 +15,7 @@ from penstock.ids import NO_CHECKPOINT, CheckpointId, Generation, SubtaskId
 from penstock.protocol.barrier import Barrier
 from penstock.protocol.commit import CommitPermit
 from penstock.protocol.declines import DeclineReason
-from penstock.protocol.history import AttemptRecord
+from penstock.protocol.history import CheckpointRecord
 from penstock.protocol.manifest import Manifest, PipelineShape, SubtaskReport
 from penstock.protocol.ownership import Reservation
 from penstock.protocol.retention import STOPS_RETAINED
@@ -45,7 +45,7 @@ class Policy:
     expiry_ms: int = 600_000
     """An attempt ends after this; so does the patience with a store or sink that does not answer."""
     failures_tolerable: int = 3
-    """So many counted failures in a row are borne, the next one fails the job."""
+    """Counted failures in a row that are tolerated; the next one fails the job."""
     mode: Mode = Mode.ALIGNED_WITH_TIMEOUT
     alignment_timeout_ms: int = 500
     retained: int = 3
@@ -67,7 +67,7 @@ class Policy:
         _at_least("backoff_ms_max", self.backoff_ms_max, self.backoff_ms, "it bounds backoff_ms")
 
     def backoff_after(self, times: int) -> int:
-        """How long to wait after `times` (at least 1) setbacks in a row."""
+        """How long to wait after `times` (at least 1) failures in a row."""
         # The exponent is bounded as well: a large one would build a number of a million digits first.
         return min(self.backoff_ms << min(times - 1, 30), self.backoff_ms_max)
 
@@ -93,7 +93,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class Retry:
     """Something asked of a store or sink that must succeed in the end: under way, or waiting to be tried again."""
 
     since_ms: int
@@ -102,7 +102,7 @@ class Errand:
     """None while it is under way."""
     error: str = "no answer"
 
-    def failed(self, policy: Policy, error: str, now_ms: int) -> Errand:
+    def failed(self, policy: Policy, error: str, now_ms: int) -> Retry:
         retry_at_ms = now_ms + policy.backoff_after(self.failures + 1)
         return replace(self, failures=self.failures + 1, retry_at_ms=retry_at_ms, error=error)
 
@@ -134,11 +134,11 @@ class Reserving:
     """The store was asked for the next block of ids."""
 
     reservation: Reservation
-    errand: Errand
+    retry: Retry
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class PendingCheckpoint:
     """What stays the same from the trigger of a checkpoint to its end."""
 
     barrier: Barrier
@@ -154,7 +154,7 @@ class Collecting:
     Once nobody is waited for, its manifest is written, or waits for the attempt before it to be decided.
     """
 
-    attempt: Attempt
+    pending: PendingCheckpoint
     waiting: frozenset[SubtaskId]
     reports: tuple[SubtaskReport, ...] = ()
 
@@ -163,25 +163,25 @@ class Collecting:
 class Writing:
     """Everybody has acknowledged; the store was asked to create the manifest."""
 
-    attempt: Attempt
+    pending: PendingCheckpoint
     manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
-class Settling:
+class WritingTombstone:
     """The attempt is to end for `reason`, but its manifest may have been created, or may yet be.
 
-    So the store was asked for a void outcome in its place. One of the two wins, and that decides (I3).
+    So the store was asked for a tombstone in its place. One of the two wins, and that decides (I3).
     """
 
-    attempt: Attempt
+    pending: PendingCheckpoint
     manifest: Manifest
     reason: DeclineReason
     detail: str
-    errand: Errand
+    retry: Retry
 
 
-Deciding: TypeAlias = Writing | Settling
+Deciding: TypeAlias = Writing | WritingTombstone
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class Publishing:
     """The checkpoint is durable and its sinks are committing. It cannot be given up any more (I4)."""
 
     permit: CommitPermit
-    errand: Errand
+    retry: Retry
     requests: tuple[Request, ...] = ()
     is_final: bool = False
 
@@ -226,7 +226,7 @@ class State:
     ended: frozenset[SubtaskId] = frozenset()
     failures: int = 0
     """Counted ones in a row."""
-    setbacks: int = 0
+    failures_in_a_row: int = 0
     """Attempts in a row that did not complete, for whatever reason; for the backoff."""
     due_at_ms: int | None = None
     """When the interval asks for the next trigger."""
@@ -236,7 +236,7 @@ class State:
     """Before this nothing triggers anything."""
     wake_ups_ms: tuple[int, ...] = ()
     """The wake-up calls that were ordered and have not come, the soonest first. None can be withdrawn."""
-    history: tuple[AttemptRecord, ...] = ()
+    history: tuple[CheckpointRecord, ...] = ()
     """Newest last."""
     stop: Stop | None = None
     batch_offset: int = 0

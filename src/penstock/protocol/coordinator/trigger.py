@@ -4,8 +4,8 @@ Asked after every event, so that it does not matter which one made a trigger pos
 from the store, the end of the attempt before. The reasons, in this order: a request, the end of all input, and the
 interval. Requests and the final checkpoint wait for neither interval nor pause; the backoff holds for all of them.
 
-Who takes the last id of a block asks for the next block. Its size follows the pace, so that a block lasts for a second
-or two: a pipeline with seconds between its checkpoints reserves one id at a time.
+The trigger that takes the last id of a block asks for the next block. Its size follows the rate of checkpoints, so that
+a block lasts for a second or two: a pipeline with seconds between its checkpoints reserves one id at a time.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from penstock.ids import CheckpointId
 from penstock.protocol.barrier import Barrier, BarrierFlag
 from penstock.protocol.coordinator.events import Action, ReserveIds, SendBarrier, Step, WakeAt
 from penstock.protocol.coordinator.state import (
-    Attempt,
     Collecting,
     Deciding,
-    Errand,
     Mode,
+    PendingCheckpoint,
     Policy,
     Request,
     RequestKind,
     Reserved,
     Reserving,
-    Settling,
+    Retry,
     State,
     Writing,
+    WritingTombstone,
 )
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import committables_of
@@ -74,10 +74,10 @@ def _may_follow(deciding: Deciding | None) -> bool:
 def _trigger(state: State, reserved: Reserved, now_ms: int) -> Step:
     requests = _served_together(state.queue)
     barrier = _barrier(state, reserved.upcoming, requests, now_ms)
-    attempt = Attempt(barrier, now_ms + state.policy.expiry_ms, requests)
+    pending = PendingCheckpoint(barrier, now_ms + state.policy.expiry_ms, requests)
     state = replace(
         state,
-        collecting=Collecting(attempt, state.members),
+        collecting=Collecting(pending, state.members),
         queue=tuple(request for request in state.queue if request not in requests),
         due_at_ms=after_interval(state.policy, now_ms),
     )
@@ -91,11 +91,11 @@ def _take_id(state: State, reserved: Reserved, now_ms: int) -> Step:
         upcoming = CheckpointId(reserved.upcoming + 1)
         return replace(state, reserved=replace(reserved, upcoming=upcoming)), ()
     following = decide_next_block(reserved.reservation, now_ms - reserved.since_ms)
-    return replace(state, reserved=None, reserving=Reserving(following, Errand(now_ms))), (ReserveIds(following),)
+    return replace(state, reserved=None, reserving=Reserving(following, Retry(now_ms))), (ReserveIds(following),)
 
 
 def decide_next_block(used_up: Reservation, lasted_ms: int) -> Reservation:
-    """The block behind one that lasted for so long, from when it was asked for to its last id."""
+    """The block after one that lasted this long, from when it was asked for to its last id."""
     count = used_up.count
     if lasted_ms < _BLOCK_MS_MIN:
         count *= 2
@@ -148,20 +148,20 @@ def order_wake_up(state: State, actions: tuple[Action, ...]) -> Step:
 
 
 def _wake_at_ms(state: State) -> int | None:
-    times_ms = [errand.wake_at_ms(state.policy) for errand in _errands(state)]
+    times_ms = [retry.wake_at_ms(state.policy) for retry in _retries(state)]
     if state.collecting is not None:
-        times_ms.append(state.collecting.attempt.expires_at_ms)
+        times_ms.append(state.collecting.pending.expires_at_ms)
     if isinstance(state.deciding, Writing):
-        times_ms.append(state.deciding.attempt.expires_at_ms)
+        times_ms.append(state.deciding.pending.expires_at_ms)
     if (trigger_at_ms := _trigger_at_ms(state)) is not None:
         times_ms.append(trigger_at_ms)
     return min(times_ms, default=None)
 
 
-def _errands(state: State) -> Iterable[Errand]:
+def _retries(state: State) -> Iterable[Retry]:
     if state.reserving is not None:
-        yield state.reserving.errand
-    if isinstance(state.deciding, Settling):
-        yield state.deciding.errand
+        yield state.reserving.retry
+    if isinstance(state.deciding, WritingTombstone):
+        yield state.deciding.retry
     if state.publishing is not None:
-        yield state.publishing.errand
+        yield state.publishing.retry

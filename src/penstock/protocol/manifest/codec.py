@@ -1,4 +1,4 @@
-"""The bytes of a manifest, a void marker and a reservation, and nothing that could run while they are read.
+"""The bytes of a manifest, a tombstone and a reservation, and nothing that could run while they are read.
 
 Each is one JSON object `{"format", "kind", "sha256", "body"}`. The checksum covers the kind and the bytes of the
 body as they stand, so that it is checked before the body is understood. Decoding looks at format, checksum and
@@ -21,7 +21,7 @@ import msgspec
 
 from penstock.errors import CorruptBlob, RestoreError
 from penstock.protocol.manifest.values import FORMAT, Manifest, Segment, segments_of
-from penstock.protocol.ownership import Reservation, Void, block_ids_max
+from penstock.protocol.ownership import Reservation, Tombstone, block_ids_max
 
 T = TypeVar("T")
 
@@ -48,9 +48,9 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return _seal(_MANIFEST, msgspec.json.encode(manifest))
 
 
-def encode_void(void: Void) -> bytes:
+def encode_tombstone(tombstone: Tombstone) -> bytes:
     """The bytes to create an outcome with, so that no manifest can ever take its place."""
-    return _seal(_VOID, msgspec.json.encode(void))
+    return _seal(_VOID, msgspec.json.encode(tombstone))
 
 
 def encode_reservation(reservation: Reservation) -> bytes:
@@ -59,21 +59,21 @@ def encode_reservation(reservation: Reservation) -> bytes:
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """The manifest in `data`; a void marker in its place is a `RestoreError`, because it is no checkpoint."""
-    outcome = decode_manifest_or_void(data)
-    if isinstance(outcome, Void):
+    """The manifest in `data`; a tombstone in its place is a `RestoreError`, because it is no checkpoint."""
+    outcome = decode_manifest_or_tombstone(data)
+    if isinstance(outcome, Tombstone):
         raise RestoreError(
-            f"checkpoint {outcome.checkpoint} never completed: generation {outcome.generation} declared it void. "
+            f"checkpoint {outcome.checkpoint} never completed: generation {outcome.generation} wrote its tombstone. "
             "Restore from another checkpoint."
         )
     return outcome
 
 
-def decode_manifest_or_void(data: bytes) -> Manifest | Void:
+def decode_manifest_or_tombstone(data: bytes) -> Manifest | Tombstone:
     """The outcome of a checkpoint id. Raises `CorruptBlob` or `RestoreError`."""
     envelope = _open(data)
     if envelope.kind == _VOID:
-        return _decode_body(envelope, Void)
+        return _decode_body(envelope, Tombstone)
     if envelope.kind != _MANIFEST:
         raise CorruptBlob(f"expected a manifest and found a {envelope.kind!r}: files were moved or renamed. {_WAY_OUT}")
     manifest = _decode_body(envelope, Manifest)
@@ -91,7 +91,7 @@ def decode_reservation(data: bytes) -> Reservation:
     # A takeover gives every id of the block an outcome: it must not be sent to do that for a billion of them.
     if reservation.checkpoint < 1 or not 1 <= reservation.count <= block_ids_max(reservation.checkpoint):
         block = f"{reservation.count} ids from {reservation.checkpoint} on"
-        raise CorruptBlob(f"a reservation of {block} is none that Penstock makes. {_WAY_OUT}")
+        raise CorruptBlob(f"a reservation of {block} is not one that Penstock makes. {_WAY_OUT}")
     return reservation
 
 

@@ -141,7 +141,7 @@ def _changes(old: OperatorShape, new: OperatorShape) -> Iterator[tuple[str, str,
 def _check_inputs(
     old: PipelineShape, new: PipelineShape, operator: OperatorShape, now: OperatorShape, has: str, is_spread: bool
 ) -> None:
-    """`is_spread`: each subtask has state of its own, so that it matters which records come to which."""
+    """`is_spread`: each subtask has its own state, so that it matters which records come to which."""
     if operator.chain != now.chain:
         # An operator with keyed inputs is the head of its chain before and after; the others get theirs one to one.
         return

@@ -51,7 +51,7 @@ class Side(enum.Enum):
     SENDER = "sender"
 
 
-class Cut(enum.Enum):
+class SnapshotKind(enum.Enum):
     """How a subtask came to its snapshot."""
 
     ALIGNED = "aligned"
@@ -139,7 +139,7 @@ class Committable:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class CheckpointStats:
     """What users look for when a checkpoint is slow or large."""
 
     start_delay_ms: int = 0
@@ -147,7 +147,7 @@ class Figures:
     alignment_ms: int = 0
     """From then until its snapshot."""
     synchronous_ms: int = 0
-    """The processing stood still for so long."""
+    """How long processing stood still, in milliseconds."""
     asynchronous_ms: int = 0
     """From the snapshot until everything was durable."""
     state_bytes: int = 0
@@ -160,14 +160,14 @@ class SubtaskReport:
     """One subtask's part of a checkpoint: the content of its acknowledgement."""
 
     subtask: SubtaskId
-    cut: Cut = Cut.ALIGNED
+    cut: SnapshotKind = SnapshotKind.ALIGNED
     states: tuple[StateSegment, ...] = ()
     channels: tuple[ChannelSegment, ...] = ()
     splits: tuple[SplitState, ...] = ()
     committables: tuple[Committable, ...] = ()
     watermarks: tuple[tuple[OperatorName, int], ...] = ()
     """Event-time clock of each operator of the chain that has one."""
-    figures: Figures = Figures()
+    figures: CheckpointStats = CheckpointStats()
     totals: tuple[tuple[OperatorName, str, int], ...] = ()
     """Counts of the subtask at its cut: operator, name of the metric, value. Those that are 0 are left out; empty if an
     earlier version wrote this."""
@@ -181,7 +181,7 @@ class OperatorShape:
     chain: OperatorName
     parallelism: int
     key: tuple[str, ...] = ()
-    """Columns of the first keyed input of its chain; empty if there is none."""
+    """Columns of the first keyed input of its chain; empty if it has no keyed input."""
     kind: str = ""
     """Which source, operator or sink it is; empty if an earlier version wrote this."""
     definition: tuple[tuple[str, str], ...] = ()

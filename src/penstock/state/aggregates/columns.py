@@ -261,18 +261,18 @@ class ColumnsSnapshot:
     ) -> None:
         self.keys = keys
         self.accumulators = tuple(accumulators)
-        self.is_settled = False
+        self.is_materialised = False
         self._live: list[Numbers] = [*numbers.values(), *is_set.values()]
         self._labels: list[object] = [*numbers, *((_SET, name) for name in is_set)]
         self._is_logged: Mask | None = None
         self._logged: list[tuple[Slots, list[Numbers]]] = []
-        self._settling = threading.Lock()
+        self._materialising = threading.Lock()
 
     def log(self, touched: Slots) -> None:
         """Called in the mailbox before these slots are overwritten."""
         # By local names: the background may settle, and drop all three, at any moment.
         live, logged, is_logged = self._live, self._logged, self._is_logged
-        if self.is_settled:
+        if self.is_materialised:
             return
         if is_logged is None:
             self._is_logged = is_logged = np.zeros(self.keys.size, dtype=np.bool_)
@@ -284,7 +284,7 @@ class ColumnsSnapshot:
 
     def arrays(self) -> list[pa.Array]:
         """The accumulators' columns as Arrow arrays, null where no value has come."""
-        columns = dict(zip(self._labels, self._settle(), strict=True))
+        columns = dict(zip(self._labels, self._materialise(), strict=True))
         arrays = []
         for accumulator in self.accumulators:
             has_nulls = accumulator.column is not None and not accumulator.is_count
@@ -294,14 +294,14 @@ class ColumnsSnapshot:
 
     def rows(self) -> Mask:
         """Which slots have had a row, if the columns knew that."""
-        return dict(zip(self._labels, self._settle(), strict=True))[_SET, None]
+        return dict(zip(self._labels, self._materialise(), strict=True))[_SET, None]
 
-    def _settle(self) -> list[Numbers]:
+    def _materialise(self) -> list[Numbers]:
         """Copy, then read the log: in this order, see the head of this file. Runs in any thread, once."""
-        with self._settling:
-            if not self.is_settled:
+        with self._materialising:
+            if not self.is_materialised:
                 copies = [column[: self.keys.size].copy() for column in self._live]
-                self.is_settled = True
+                self.is_materialised = True
                 for slots, values in self._logged:
                     for column, old in zip(copies, values, strict=True):
                         column[slots] = old
@@ -311,4 +311,4 @@ class ColumnsSnapshot:
 
 def _is_open(reference: weakref.ref[ColumnsSnapshot]) -> bool:
     snapshot = reference()
-    return snapshot is not None and not snapshot.is_settled
+    return snapshot is not None and not snapshot.is_materialised

@@ -165,7 +165,7 @@ class AggregateState:
         return cut_rows(self.name, groups, row_bytes[order] + value_bytes, target_bytes, batches)
 
     def _groups_of(self, keys: KeySnapshot, row_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """The key group of each slot; so many keys at a time as fit into one batch."""
+        """The key group of each slot, computed for as many keys at a time as fit into one batch."""
         parts = [np.empty(0, dtype=np.int32)]
         for begin, end in blocks(row_bytes):
             slots = None if end - begin == keys.size else np.arange(begin, end)

@@ -5,7 +5,7 @@ indexed by it. The table knows only slots: whose key lies in a slot is for the o
 the same only if they are equal, however their hashes collide.
 
 All rows of a batch probe in lockstep: those that have found their key drop out, the others go on to their next
-position, by a stride of their own, since with a common one the few rows at the end of a long run would need a
+position, by individual strides, since with a common one the few rows at the end of a long run would need a
 round for each step. New keys are added by election: all rows at a free position write their number into it, the
 last one stays and brings its key in, and the others look again, so that the copies of one key find it there.
 

@@ -1,6 +1,6 @@
 """How far event time has come for the windows of one operator, by key group.
 
-It is state of its own, because the clock of a subtask is not enough: after a rescale a subtask may have keys from one
+It is separate state, because the clock of a subtask is not enough: after a rescale a subtask may have keys from one
 that had emitted a window and from one that had not. Until its own clock has passed both, each key group goes by the
 clock under which its windows were emitted, so that no window is emitted twice.
 """
@@ -44,7 +44,7 @@ class WindowClock:
         self.version = 0
         self._owned = owned
         self._by_group = np.full(len(owned), MIN_WATERMARK, dtype=np.int64)
-        self._settle()
+        self._recompute()
 
     def of(self, groups: npt.NDArray[np.int32], function: Callable[[int], int]) -> npt.NDArray[np.int64]:
         """What `function` makes of the watermark of each of these key groups; called once for each watermark."""
@@ -69,7 +69,7 @@ class WindowClock:
         """No key group goes back."""
         if watermark_ms > self.slowest_ms:
             self._by_group = np.maximum(self._by_group, watermark_ms)
-            self._settle()
+            self._recompute()
 
     def snapshot(self) -> ClockSnapshot:
         return ClockSnapshot(self, self.version, self._by_group)
@@ -84,7 +84,7 @@ class WindowClock:
             self._by_group = self._by_group.copy()
             self._by_group[groups[rows] - self._owned.start] = clocks[rows]
             restored += len(rows)
-        self._settle()
+        self._recompute()
         return restored
 
     def encode(self, by_group: npt.NDArray[np.int64]) -> list[KeyedPiece]:
@@ -113,7 +113,7 @@ class WindowClock:
                 )
         return fixed_width_values(batch.column(0), np.int32), fixed_width_values(clocks, np.int64)
 
-    def _settle(self) -> None:
+    def _recompute(self) -> None:
         # A subtask may own no key group, if there are fewer of them than subtasks.
         self.slowest_ms = int(self._by_group.min()) if len(self._owned) else MIN_WATERMARK
         self.fastest_ms = int(self._by_group.max()) if len(self._owned) else MIN_WATERMARK

@@ -1,6 +1,6 @@
 """Aggregates by key and window, columnar: what is gathered, what is complete, and what has come too late.
 
-For every pane that is open (see `model.windows`) there are columns of its own, so that a pane is dropped by forgetting
+For every pane that is open (see `model.windows`) there are separate columns, so that a pane is dropped by forgetting
 it, whatever its size. The panes share one index of keys: a row is looked up once, and a key that comes in every pane
 is known in all of them. A batch whose rows lie in one pane is folded as it is; else it is cut, without a sort if its
 panes are in order. A window of several panes is merged when it is emitted, so that a row costs the same however much
@@ -356,7 +356,7 @@ class WindowState:
         restored = 0
         for batch in batches:
             mine = own_rows(self.name, batch, self._owned, self._max_parallelism, lambda _: self.key)
-            layout = self._settle(
+            layout = self._adopt(
                 layout_of_checkpoint(self.name, self.key, self.aggregates, self._clock.kind, batch.schema)
             )
             if mine.num_rows:
@@ -396,12 +396,12 @@ class WindowState:
     def _bind(self, schema: pa.Schema) -> Layout:
         """The layout, which is settled by the first batch; every batch is checked against it."""
         if self._layout is None or self._checked is None or not self._checked.equals(schema):
-            self._settle(layout_of_batch(self.name, self.key, self.aggregates, self._clock.kind, self.on, schema))
+            self._adopt(layout_of_batch(self.name, self.key, self.aggregates, self._clock.kind, self.on, schema))
             self._checked = schema
         assert self._layout is not None
         return self._layout
 
-    def _settle(self, layout: Layout) -> Layout:
+    def _adopt(self, layout: Layout) -> Layout:
         if self._layout is None:
             self._layout = layout
             self._index = KeyIndex(layout.kinds)

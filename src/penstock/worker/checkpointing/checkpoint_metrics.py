@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from penstock.metrics.metric import Over, gauge
 from penstock.metrics.registry import SubtaskMetrics
-from penstock.protocol.manifest import Figures
+from penstock.protocol.manifest import CheckpointStats
 
 START_DELAY = gauge(
     "checkpoint_start_delay_ms",
@@ -51,13 +51,15 @@ _FIELDS = {
 }
 
 
-def observe_checkpoints(metrics: SubtaskMetrics, newest: Callable[[], Figures | None]) -> None:
+def observe_checkpoints(metrics: SubtaskMetrics, newest: Callable[[], CheckpointStats | None]) -> None:
     """Report the numbers of the checkpoint that `newest` returns; None before the first."""
     for metric, field in _FIELDS.items():
         metrics.observe(metric, _reader(newest, attrgetter(field)))
 
 
-def _reader(newest: Callable[[], Figures | None], of: Callable[[Figures], int]) -> Callable[[], int | None]:
+def _reader(
+    newest: Callable[[], CheckpointStats | None], of: Callable[[CheckpointStats], int]
+) -> Callable[[], int | None]:
     def read() -> int | None:
         figures = newest()
         return None if figures is None else of(figures)

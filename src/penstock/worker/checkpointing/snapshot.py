@@ -18,11 +18,11 @@ from penstock.metrics.registry import Totals
 from penstock.protocol.barrier import Barrier
 from penstock.protocol.manifest import (
     ChannelSegment,
+    CheckpointStats,
     Committable,
-    Cut,
-    Figures,
     Segment,
     Side,
+    SnapshotKind,
     SplitState,
     StateSegment,
     SubtaskReport,
@@ -43,7 +43,7 @@ class CapturedChannel:
     channel: Channel
     side: Side
     items: list[Captured]
-    backlog: list[ChannelSegment] = field(default_factory=list)
+    recovered: list[ChannelSegment] = field(default_factory=list)
     """What was recovered and is still to be processed: in an earlier checkpoint, so it is not written again."""
 
 
@@ -52,7 +52,7 @@ class PendingSnapshot:
     """What a subtask has gathered for a checkpoint so far."""
 
     barrier: Barrier
-    cut: Cut
+    cut: SnapshotKind
     heard_after_ms: int
     alignment_ms: int
     taken_at_ms: int
@@ -89,7 +89,7 @@ class PendingSnapshot:
 
     def report(self, subtask: SubtaskId, now_ms: int) -> SubtaskReport:
         assert self.states is not None and self.channels is not None
-        figures = Figures(
+        figures = CheckpointStats(
             start_delay_ms=self.heard_after_ms,
             alignment_ms=self.alignment_ms,
             synchronous_ms=self.synchronous_ms,

@@ -21,7 +21,7 @@ from penstock.mailbox.frames import AcknowledgeFrame, DeclineFrame
 from penstock.protocol import alignment, overtaking
 from penstock.protocol.barrier import Barrier
 from penstock.protocol.declines import DeclineReason
-from penstock.protocol.manifest import ChannelSegment, Committable, Cut, Figures, Side, StateSegment
+from penstock.protocol.manifest import ChannelSegment, CheckpointStats, Committable, Side, SnapshotKind, StateSegment
 from penstock.worker.chain import OperatorChain
 from penstock.worker.checkpointing.checkpoint_metrics import observe_checkpoints
 from penstock.worker.checkpointing.snapshot import (
@@ -35,7 +35,7 @@ from penstock.worker.services import Services
 from penstock.worker.sink_stage import no_committables
 
 
-class Participation:
+class SubtaskCheckpointer:
     """Everything that one subtask does for checkpoints."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Participation:
         self._outputs = outputs
         self._services = services
         self._operators = [node.name for node in chain.chain.nodes]
-        self._newest_figures: Figures | None = None
+        self._newest_figures: CheckpointStats | None = None
         """Of the newest checkpoint that this subtask has acknowledged."""
         metrics = services.metrics.of(subtask.chain, subtask.index)
         observe_checkpoints(metrics, lambda: self._newest_figures)
@@ -105,7 +105,7 @@ class Participation:
         self._feed(overtaking.BarrierDeparted(channel.id, checkpoint))
 
     def on_late_bytes(self, size: int) -> None:
-        """So many bytes were captured on a late channel."""
+        """Bytes were captured on a late channel."""
         self._count(size)
 
     # --- the machines ---
@@ -120,7 +120,7 @@ class Participation:
                 self._step(self._events.popleft())
         finally:
             self._is_stepping = False
-        self._calm_if_done()
+        self._finish_if_done()
 
     def _step(self, event: alignment.Event | overtaking.Event) -> None:
         try:
@@ -153,14 +153,14 @@ class Participation:
                 return
         if barrier.checkpoint > self._heard_of:
             self._heard_of = barrier.checkpoint
-            self._services.pace.hurry(self._subtask, barrier.checkpoint)
+            self._services.slice_budget.checkpoint_started(self._subtask, barrier.checkpoint)
             self._heard_at_ms = self._services.clock.now_ms()
             self._heard_age_ms = barrier.age_ms
 
-    def _calm_if_done(self) -> None:
+    def _finish_if_done(self) -> None:
         # Not by the action that ends a checkpoint: where a newer one supersedes it, there is another in progress.
         if self._pending is None and isinstance(self._alignment, alignment.Restoring | alignment.Idle):
-            self._services.pace.calm(self._subtask)
+            self._services.slice_budget.checkpoint_finished(self._subtask)
 
     def _note(self, event: object, actions: tuple[object, ...]) -> None:
         self._services.story.note(self._name, event, actions)
@@ -209,14 +209,14 @@ class Participation:
         self._drop(NO_CHECKPOINT if self._pending is None else self._pending.checkpoint)
         now = self._services.clock.now_ms()
         waited = now - self._heard_at_ms
-        self._pending = PendingSnapshot(barrier, Cut.ALIGNED, self._heard_age_ms, waited, now)
+        self._pending = PendingSnapshot(barrier, SnapshotKind.ALIGNED, self._heard_age_ms, waited, now)
         if barrier.is_drain:
             self.draining = barrier.checkpoint
         aged = barrier.aged(waited)
         waiting = frozenset(id for id, output in self._outputs.items() if not output.send_barrier(aged))
         self._feed(overtaking.BarrierForwarded(aged, waiting))
 
-    def _take_snapshot(self, barrier: Barrier, cut: Cut) -> None:
+    def _take_snapshot(self, barrier: Barrier, cut: SnapshotKind) -> None:
         pending, clock = self._pending, self._services.clock
         assert pending is not None and pending.checkpoint == barrier.checkpoint
         started_us = clock.now_us()
@@ -263,8 +263,8 @@ class Participation:
         for channel in sorted(queued):
             arriving = self._inputs[channel]
             items = arriving.in_front_of_barrier(checkpoint)
-            backlog = arriving.backlog.remaining() if arriving.backlog is not None else []
-            pending.inputs[channel] = CapturedChannel(arriving.channel, Side.RECEIVER, items, backlog)
+            recovered = arriving.recovered.remaining() if arriving.recovered is not None else []
+            pending.inputs[channel] = CapturedChannel(arriving.channel, Side.RECEIVER, items, recovered)
             if channel in late:
                 arriving.capturing = items
             # Without its barrier in front of it, what follows may be read or may be the next barrier.
@@ -341,15 +341,15 @@ class Participation:
         if pending is None or not (pending.inputs_complete and pending.outputs_complete):
             return
         captured = [held for held in pending.captured() if held.items]
-        backlog = [segment for held in pending.captured() for segment in held.backlog]
+        recovered = [segment for held in pending.captured() for segment in held.recovered]
         if not captured:
-            pending.channels = tuple(backlog)
+            pending.channels = tuple(recovered)
             self._acknowledge_if_durable(pending)
             return
         segment_bytes = services.settings.segment_bytes
         if pending.encoded_bytes <= services.inline_bytes_max:
             # Encoding a little takes less time than waiting for a thread to do it.
-            pending.channels = (*backlog, *inline_channels(captured, segment_bytes))
+            pending.channels = (*recovered, *inline_channels(captured, segment_bytes))
             self._acknowledge_if_durable(pending)
             return
 
@@ -364,7 +364,7 @@ class Participation:
             if isinstance(outcome, Exception):
                 self._storage_failed(pending, outcome)
                 return
-            pending.channels = (*backlog, *outcome)
+            pending.channels = (*recovered, *outcome)
             self._acknowledge_if_durable(pending)
 
         services.background.submit(work, done)
@@ -379,6 +379,6 @@ class Participation:
         report = pending.report(self._subtask, self._services.clock.now_ms())
         self._newest_figures = report.figures
         self._drop(pending.checkpoint)
-        self._calm_if_done()
+        self._finish_if_done()
         frame = AcknowledgeFrame(self._services.generation, pending.checkpoint, report)
         self._services.transport.send(COORDINATOR, frame)

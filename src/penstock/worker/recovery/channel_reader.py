@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.errors import RestoreError
 from penstock.exchange.input_channel import InputChannel
-from penstock.exchange.recovered_channel import LIVE, Backlog, Entry, Piece, load
+from penstock.exchange.recovered_channel import LIVE, Entry, Piece, RecoveredChannel, load
 from penstock.ids import ChannelId, EdgeId, SubtaskId
 from penstock.protocol.manifest import ChannelSegment
 from penstock.worker.services import Services
@@ -22,7 +22,7 @@ class _Edge:
     """The channels of one edge: its older records are read before its younger ones, on whichever channel they are.
 
     After a rescale a key may come from another sender than before, and between two channels nothing else keeps the
-    order of its records (I2). Other edges do not wait: an operator that reads selectively would wait for ever.
+    order of its records (I2). Other edges do not wait: an operator that reads selectively would never go on.
     """
 
     channels: list[InputChannel]
@@ -30,7 +30,7 @@ class _Edge:
 
     def hold(self) -> list[InputChannel]:
         """Hold the channels whose turn has not come; returns those whose turn has come now."""
-        ages = [(channel, channel.backlog.age if channel.backlog else LIVE) for channel in self.channels]
+        ages = [(channel, channel.recovered.age if channel.recovered else LIVE) for channel in self.channels]
         self.oldest = max(age for _, age in ages)
         released = [channel for channel, age in ages if channel.held and age == self.oldest]
         for channel, age in ages:
@@ -40,17 +40,19 @@ class _Edge:
     @property
     def is_under_way(self) -> bool:
         """Whether some channel can be read on, or will be without another load."""
-        return any(c.backlog is not None and c.backlog.is_under_way for c in self.channels if not c.held)
+        return any(c.recovered is not None and c.recovered.is_under_way for c in self.channels if not c.held)
 
     def next_to_load(self) -> tuple[InputChannel, Entry] | None:
         """Of the channels whose turn it is, the one that has the least in memory, and its next segment."""
-        turns = [(c.backlog.loaded, c, c.backlog.next_to_load()) for c in self.channels if c.backlog and not c.held]
+        turns = [
+            (c.recovered.loaded, c, c.recovered.next_to_load()) for c in self.channels if c.recovered and not c.held
+        ]
         wanted = [(loaded, channel, entry) for loaded, channel, entry in turns if entry is not None]
         return min(wanted, key=lambda turn: turn[0])[1:] if wanted else None
 
 
-class BacklogReader:
-    """Reads the backlogs of one subtask, ahead of what it processes but within the budget of its worker."""
+class RecoveredChannelReader:
+    """Reads the recovered channels of one subtask, ahead of what it processes but within the budget of its worker."""
 
     def __init__(self, subtask: SubtaskId, max_parallelism: int, services: Services) -> None:
         self._subtask = subtask
@@ -68,13 +70,13 @@ class BacklogReader:
         segments: Mapping[ChannelId, list[ChannelSegment]],
         readable: Callable[[InputChannel], None],
     ) -> None:
-        """Give each channel its backlog; `readable` is told of channels that can be read on."""
+        """Give each channel its recovered records; `readable` is told of channels that can be read on."""
         self._readable = readable
         by_edge: dict[EdgeId, list[InputChannel]] = {}
         for channel in inputs:
             by_edge.setdefault(channel.channel.edge.id, []).append(channel)
             if channel.channel.id in segments:
-                channel.backlog = Backlog(segments[channel.channel.id])
+                channel.recovered = RecoveredChannel(segments[channel.channel.id])
         for id, channels in by_edge.items():
             edge = _Edge(channels)
             edge.hold()
@@ -88,23 +90,23 @@ class BacklogReader:
 
     @property
     def bytes_left(self) -> int:
-        return sum(c.backlog.bytes_left for edge in self._edges.values() for c in edge.channels if c.backlog)
+        return sum(c.recovered.bytes_left for edge in self._edges.values() for c in edge.channels if c.recovered)
 
     def after_read(self, channel: InputChannel) -> None:
         """A piece of `channel` was taken: go on to its next segment, or to the records that waited for this one."""
         edge = self._edges.get(channel.channel.edge.id)
-        if edge is not None and channel.backlog is not None and self._settle(edge, channel):
+        if edge is not None and channel.recovered is not None and self._drop_finished(edge, channel):
             self._load()
 
-    def _settle(self, edge: _Edge, channel: InputChannel) -> bool:
+    def _drop_finished(self, edge: _Edge, channel: InputChannel) -> bool:
         """Forget what is read to its end, and let those go on who waited for it; True if there was something."""
-        assert channel.backlog is not None
-        dropped = channel.backlog.drop_finished()
+        assert channel.recovered is not None
+        dropped = channel.recovered.drop_finished()
         if not dropped:
             return False
-        self._services.backlog_budget.give_back(dropped)
-        if not channel.backlog:
-            channel.backlog = None
+        self._services.recovery_budget.give_back(dropped)
+        if not channel.recovered:
+            channel.recovered = None
         released = edge.hold()
         if not edge.oldest:
             del self._edges[channel.channel.edge.id]
@@ -123,8 +125,8 @@ class BacklogReader:
                 if not is_needed and self._loading >= LOADS_MAX:
                     break
                 size = entry.segment.segment.length
-                if not self._services.backlog_budget.take(size) and not is_needed:
-                    self._services.backlog_budget.give_back(size)
+                if not self._services.recovery_budget.take(size) and not is_needed:
+                    self._services.recovery_budget.give_back(size)
                     break
                 self._begin_load(edge, channel, entry)
 
@@ -147,7 +149,7 @@ class BacklogReader:
             pieces, took_us = outcome
             self.filter_us += took_us
             entry.pieces = deque(pieces)
-            self._settle(edge, channel)
+            self._drop_finished(edge, channel)
             self._readable(channel)
             self._load()
 

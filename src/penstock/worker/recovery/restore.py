@@ -34,7 +34,7 @@ class Restored:
     split_names: Sequence[str] = ()
     """What the source says there is to read now."""
     channels: dict[ChannelId, list[ChannelSegment]] = field(default_factory=dict)
-    """Not read yet: see `backlog`."""
+    """Not read yet: see `recovered`."""
     watermark: int | None = None
     """The event time that was reached; None if none was."""
 

@@ -16,25 +16,25 @@ from penstock.worker.settings import WorkerSettings
 
 _LINGER_MS = 20
 _CLOSE_MS = 100
-"""A checkpoint that begins so soon after the one before follows it closely, and so may the next one."""
+"""A checkpoint that begins within this time of the one before follows it closely; the next one may too."""
 
 
-class Pace:
-    """The pace of one worker."""
+class SliceBudget:
+    """The slice budget of one worker."""
 
-    __slots__ = ("_calm_at_ms", "_clock", "_done_at_ms", "_engaged", "_follows_closely", "_newest", "_settings")
+    __slots__ = ("_clock", "_done_at_ms", "_engaged", "_follows_closely", "_newest", "_relaxes_at_ms", "_settings")
 
     def __init__(self, settings: WorkerSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
         self._engaged: set[SubtaskId] = set()
-        self._calm_at_ms = 0
+        self._relaxes_at_ms = 0
         self._done_at_ms: int | None = None
         """When the last checkpoint was over here."""
         self._newest = NO_CHECKPOINT
         self._follows_closely = False
 
-    def hurry(self, subtask: SubtaskId, checkpoint: CheckpointId) -> None:
+    def checkpoint_started(self, subtask: SubtaskId, checkpoint: CheckpointId) -> None:
         """A subtask has heard of a checkpoint."""
         # By its id: one subtask can be done with a checkpoint before another one of the worker hears of it.
         if checkpoint > self._newest:
@@ -43,18 +43,18 @@ class Pace:
             self._follows_closely = done_at_ms is not None and self._clock.now_ms() - done_at_ms <= _CLOSE_MS
         self._engaged.add(subtask)
 
-    def calm(self, subtask: SubtaskId) -> None:
+    def checkpoint_finished(self, subtask: SubtaskId) -> None:
         """A subtask is done with its checkpoint, in whatever way."""
         if subtask in self._engaged:
             self._engaged.discard(subtask)
             self._done_at_ms = self._clock.now_ms()
             if self._follows_closely:
-                self._calm_at_ms = self._done_at_ms + _LINGER_MS
+                self._relaxes_at_ms = self._done_at_ms + _LINGER_MS
 
     @property
     def slice_us(self) -> int:
         """How long one call into the operators of a chain should take now."""
-        return self._settings.hurried_slice_us if self.is_hurried else self._settings.slice_us
+        return self._settings.checkpoint_slice_us if self.is_checkpointing else self._settings.slice_us
 
     def begin_slice(self) -> Callable[[], bool]:
         """Begin a slice of work: the function says whether its time is up."""
@@ -64,8 +64,8 @@ class Pace:
     @property
     def turn_us(self) -> int:
         """How long to work before looking at what has arrived; 0 for one slice, while a checkpoint is in progress."""
-        return 0 if self.is_hurried else self._settings.slice_us
+        return 0 if self.is_checkpointing else self._settings.slice_us
 
     @property
-    def is_hurried(self) -> bool:
-        return bool(self._engaged) or self._clock.now_ms() < self._calm_at_ms
+    def is_checkpointing(self) -> bool:
+        return bool(self._engaged) or self._clock.now_ms() < self._relaxes_at_ms

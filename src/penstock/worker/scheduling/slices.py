@@ -22,7 +22,7 @@ _MEMORY_SLOW = 0.2
 _SPREAD_MIN = 0.01
 """Calls of nearly equal size, by their squared relative deviation, tell nothing about what the call itself costs."""
 _ALIKE_MAX = 12
-"""After so many calls that were alike, another size is tried."""
+"""After this number of similar calls in a row, another size is tried."""
 _ALIKE_MAX_MOST = 16 * _ALIKE_MAX
 """The same where trials have told nothing new."""
 _FEW = 8
@@ -60,13 +60,13 @@ class SlicePolicy:
         self.call_us = self.row_us = 0.0
         """What a call itself costs, and each record in it."""
         self._alike = 0
-        """So many calls in a row have told nothing about the call itself."""
+        """Calls in a row that said nothing about the fixed cost of a call."""
         self._alike_max = _ALIKE_MAX
         # Weighted sums over the calls, the older ones counting less: for a straight line through (rows, time).
         self._weight = self._rows = self._us = self._rows_squared = self._rows_us = 0.0
 
     def rows_within(self, us: int) -> int:
-        """How many records to give to a call that should take so long, which is as usual or less."""
+        """How many records to give to a call that should take `us`, at most the usual slice."""
         rows = max(1, min(self._rows_within(us), self.rows_max))
         return rows if self._alike < self._alike_max else self._other_than(rows)
 

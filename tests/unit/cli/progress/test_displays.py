@@ -12,10 +12,10 @@ from rich.console import Console
 from penstock.cli.progress.displays import LiveDisplay, PlainDisplay, QuietDisplay, panel_of
 from penstock.cli.progress.readings import Readings, first_line, plain_line, recovery_text
 from penstock.driver.phases import Phase
-from penstock.mailbox.recovery_stats import RecoveryFigures
+from penstock.mailbox.recovery_stats import RecoveryStats
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.history import Status
-from penstock.protocol.manifest import Cut
+from penstock.protocol.manifest import SnapshotKind
 from tests.unit.cli.kit import FakeJob, record, status
 
 
@@ -37,7 +37,7 @@ def test_before_the_first_checkpoint_there_is_none() -> None:
 def test_a_declined_attempt_does_not_hide_the_last_completed_checkpoint() -> None:
     job = FakeJob()
     job.records = (
-        record(16, cut=Cut.ALIGNED),
+        record(16, cut=SnapshotKind.ALIGNED),
         replace(record(17), status=Status.DECLINED, reason=DeclineReason.EXPIRED, detail="late"),
     )
     reading = Readings(job, 0.0).take(1.0)
@@ -65,7 +65,10 @@ def test_what_holds_up_the_checkpoints_of_a_running_pipeline_has_a_place_of_its_
 
 def test_an_attempt_in_progress_is_neither_completed_nor_declined() -> None:
     job = FakeJob()
-    job.records = (record(16, cut=Cut.ALIGNED), replace(record(17), status=Status.IN_PROGRESS, detail="it waits"))
+    job.records = (
+        record(16, cut=SnapshotKind.ALIGNED),
+        replace(record(17), status=Status.IN_PROGRESS, detail="it waits"),
+    )
     reading = Readings(job, 0.0).take(1.0)
     assert "checkpoint=16 35ms aligned" in plain_line(reading)
     assert reading.declined is None
@@ -166,8 +169,8 @@ def test_an_error_is_cut_to_a_line() -> None:
 
 
 def test_a_recovery_says_how_far_it_is_and_how_long_it_took() -> None:
-    under_way = RecoveryFigures(310, 12, 340, None, 1_200_000_000)
-    assert recovery_text(RecoveryFigures()) == "reading state"
+    under_way = RecoveryStats(310, 12, 340, None, 1_200_000_000)
+    assert recovery_text(RecoveryStats()) == "reading state"
     assert recovery_text(under_way) == (
         "state back after 310ms, first record after 340ms, filtered in 12ms, 1.2 GB to drain"
     )

@@ -127,7 +127,7 @@ def test_a_generation_removes_what_older_ones_left_behind(tmp_path: Path) -> Non
         writer.write(batch(generation))
         writer.prepare()()
     (tmp_path / "_staging" / "somebody else's").touch()
-    sink.committer().sweep(Generation(10))
+    sink.committer().discard_uncommitted(Generation(10))
     left = staged(tmp_path)
     assert len(left) == 2
     assert left[0].startswith("_staging/g10-0-1-")
@@ -254,7 +254,7 @@ def test_wherever_the_driver_dies_every_record_is_published_once(
         if not is_durable:
             # All workers die before the manifest is written: the next generation writes the records again.
             generation += 1
-            sink.committer().sweep(Generation(generation))
+            sink.committer().discard_uncommitted(Generation(generation))
             writer = sink.writer(0, Generation(generation))
             for one in batches:
                 writer.write(one)
@@ -269,10 +269,10 @@ def test_wherever_the_driver_dies_every_record_is_published_once(
         sink.committer().commit(CheckpointId(checkpoint), committables)
         if crashes:
             generation += 1
-            sink.committer().sweep(Generation(generation))
+            sink.committer().discard_uncommitted(Generation(generation))
             writer = sink.writer(0, Generation(generation))
         assert published(directory) == list(range(number))
-    sink.committer().sweep(Generation(generation + 1))
+    sink.committer().discard_uncommitted(Generation(generation + 1))
     assert staged(directory) == []
     assert published(directory) == list(range(number))
 

@@ -296,10 +296,10 @@ def test_an_offset_is_committed_when_it_is_durable_and_not_before() -> None:
     time.sleep(0.02)
     assert NumbersStream.committed == []
     for offset in offsets:
-        reader.on_durable(offset)
+        reader.on_checkpoint_complete(offset)
         time.sleep(0.005)
     until(lambda: bool(NumbersStream.committed) and NumbersStream.committed[-1] == {"at": {"n": 20}})
-    reader.on_durable(reader.offset())
+    reader.on_checkpoint_complete(reader.offset())
     until(lambda: NumbersStream.committed == [{"at": {"n": end}} for end in (10, 20, COUNT)])
     reader.close()
 
@@ -307,7 +307,7 @@ def test_an_offset_is_committed_when_it_is_durable_and_not_before() -> None:
 def test_a_range_that_is_half_read_is_not_committed() -> None:
     reader = of(Numbers, step=COUNT).open("stream", None)
     next(batches_of(reader, 3))
-    reader.on_durable(reader.offset())
+    reader.on_checkpoint_complete(reader.offset())
     reader.close()
     until(lambda: NumbersStream.stopped == [1])
     assert NumbersStream.committed == []
@@ -316,7 +316,7 @@ def test_a_range_that_is_half_read_is_not_committed() -> None:
 def test_what_was_durable_before_the_end_is_still_committed() -> None:
     reader = of(SimpleNumbers).open("stream", None)
     assert numbers_of(reader) == list(range(COUNT))
-    reader.on_durable(reader.offset())
+    reader.on_checkpoint_complete(reader.offset())
     reader.close()
     until(lambda: SimpleStream.committed == [{"n": COUNT}])
 
@@ -326,14 +326,14 @@ def test_a_thread_that_comes_back_from_user_code_after_its_attempt_commits_nothi
     at_ten, at_twenty = (Position({"at": {"n": number}}).encoded() for number in (10, 20))
     reader = of(Stuck, "stream").open("stream", at_ten)
     next(batches_of(reader))
-    reader.on_durable(at_ten)
+    reader.on_checkpoint_complete(at_ten)
     reader.close()
     # The next attempt, which has come further.
     following = of(Numbers, "stream").open("stream", at_ten)
     next(batches_of(following))
-    following.on_durable(at_ten)
+    following.on_checkpoint_complete(at_ten)
     until(lambda: NumbersStream.committed == [{"at": {"n": 10}}])
-    following.on_durable(at_twenty)
+    following.on_checkpoint_complete(at_twenty)
     until(lambda: NumbersStream.committed == [{"at": {"n": 10}}, {"at": {"n": 20}}])
     Stuck.go_on.set()
     until(lambda: NumbersStream.stopped == [1])
@@ -355,7 +355,7 @@ def test_a_commit_that_fails_is_the_error_of_the_next_read() -> None:
     read: list[Any] = []
     until(lambda: read.append(reader.read(100)) or sum(b.num_rows for b in read if b is not None) == COUNT)  # type: ignore[func-returns-value]
     until(lambda: reader.read(1) is None and json.loads(reader.offset())["end"] is None)
-    reader.on_durable(reader.offset())
+    reader.on_checkpoint_complete(reader.offset())
 
     def raised() -> bool:
         try:

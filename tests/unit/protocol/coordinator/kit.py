@@ -26,7 +26,7 @@ from penstock.protocol.coordinator.state import Policy, Request, RequestId, Requ
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SubtaskReport
 from penstock.protocol.ownership import Reservation
-from penstock.protocol.retention import Horizon
+from penstock.protocol.retention import RetentionBound
 
 GENERATION = Generation(3)
 FIRST = CheckpointId(11)
@@ -162,5 +162,5 @@ def manifest_11(*reports: SubtaskReport, **changes: bool) -> Manifest:
     return Manifest(ID_11, GENERATION, SHAPE, ordered, 1_000, 1_100, **changes)
 
 
-def horizon(newest: int, *in_use: int) -> Horizon:
-    return Horizon(GENERATION, CheckpointId(newest), PLAIN.retained, frozenset(map(CheckpointId, in_use)), ID_11)
+def bound(newest: int, *in_use: int) -> RetentionBound:
+    return RetentionBound(GENERATION, CheckpointId(newest), PLAIN.retained, frozenset(map(CheckpointId, in_use)), ID_11)

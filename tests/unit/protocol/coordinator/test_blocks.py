@@ -12,7 +12,7 @@ from penstock.errors import ProtocolViolation
 from penstock.ids import CheckpointId, Generation
 from penstock.protocol.coordinator.events import ReserveIds, SendBarrier, WakeAt
 from penstock.protocol.coordinator.invariants import check
-from penstock.protocol.coordinator.state import Errand, Policy, Reserved, Reserving
+from penstock.protocol.coordinator.state import Policy, Reserved, Reserving, Retry
 from penstock.protocol.coordinator.trigger import decide_next_block
 from penstock.protocol.ownership import BLOCK_IDS_MAX, Reservation
 from tests.unit.protocol.coordinator.kit import ID_11, ID_12, PLAIN, Run, barrier, block, checkpoint_id, request
@@ -51,7 +51,7 @@ def test_ids_in_hand_are_used_one_after_the_other_and_the_next_block_is_asked_fo
     run = Run(replace(PLAIN, interval_ms=400))
     run.ready()
     assert run.tick(400) == (SendBarrier(barrier(11, 400)), ReserveIds(block(12, 2)), WakeAt(5_400))
-    assert run.state.reserving == Reserving(block(12, 2), Errand(400))
+    assert run.state.reserving == Reserving(block(12, 2), Retry(400))
     run.reserved(12)
     assert run.state.reserved == Reserved(block(12, 2), ID_12, 400)
     run.collect(11)
@@ -61,7 +61,7 @@ def test_ids_in_hand_are_used_one_after_the_other_and_the_next_block_is_asked_fo
     run.collect(12)
     run.written(12)
     assert run.tick(1_200) == (SendBarrier(barrier(13, 1_200, completed=12)), ReserveIds(block(14, 3)))
-    assert (run.state.reserved, run.state.reserving) == (None, Reserving(block(14, 3), Errand(1_200)))
+    assert (run.state.reserved, run.state.reserving) == (None, Reserving(block(14, 3), Retry(1_200)))
 
 
 def test_with_seconds_between_checkpoints_ids_are_reserved_one_at_a_time() -> None:

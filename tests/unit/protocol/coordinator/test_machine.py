@@ -20,11 +20,11 @@ from penstock.protocol.coordinator.events import (
     Declined,
     FailJob,
     Finish,
+    Prune,
     Refused,
     RequestCompleted,
     RequestDeclined,
     ReserveIds,
-    Retire,
     SendBarrier,
     WakeAt,
     WriteManifest,
@@ -33,22 +33,22 @@ from penstock.protocol.coordinator.invariants import check
 from penstock.protocol.coordinator.machine import start
 from penstock.protocol.coordinator.state import (
     Collecting,
-    Errand,
     Mode,
     Policy,
     RequestId,
     RequestKind,
     Reserving,
+    Retry,
     Stop,
 )
 from penstock.protocol.declines import DeclineReason
-from penstock.protocol.history import AttemptRecord, Status
+from penstock.protocol.history import CheckpointRecord, Status
 from penstock.protocol.manifest import (
     ChannelSegment,
-    Cut,
-    Figures,
+    CheckpointStats,
     Segment,
     Side,
+    SnapshotKind,
     SplitState,
     SubtaskReport,
 )
@@ -69,8 +69,8 @@ from tests.unit.protocol.coordinator.kit import (
     Run,
     barrier,
     block,
+    bound,
     checkpoint_id,
-    horizon,
     manifest_11,
     output,
     request,
@@ -91,7 +91,7 @@ class TestTriggering:
         assert run.tick(999) == ()
         assert run.tick(1_000) == (SendBarrier(barrier(11, 1_000)), ReserveIds(block(12)), WakeAt(6_000))
         assert run.state.collecting is not None
-        assert run.state.reserving == Reserving(block(12), Errand(1_000))
+        assert run.state.reserving == Reserving(block(12), Retry(1_000))
 
     def test_being_ready_twice_moves_nothing(self) -> None:
         run = Run()
@@ -200,7 +200,7 @@ class TestRequests:
         assert run.written(11) == (
             AnnounceCompleted(ID_11),
             AnswerRequest(RequestId(1), RequestCompleted(ID_11)),
-            Retire(horizon(11)),
+            Prune(bound(11)),
             Finish(ID_11),
             AnswerRequest(RequestId(2), RequestDeclined(DeclineReason.DRAINED, "finished with checkpoint 11")),
         )
@@ -248,7 +248,7 @@ class TestCollecting:
         edge = EdgeId(OperatorName("read"), OperatorName("count"), 0)
         count = SubtaskReport(
             COUNT_0,
-            Cut.TIMED_OUT,
+            SnapshotKind.TIMED_OUT,
             channels=(ChannelSegment(edge, 0, 0, Side.RECEIVER, Segment(4, 0, "blob"), rows=1),),
         )
         run = triggered()
@@ -279,10 +279,10 @@ class TestCollecting:
 
     def test_a_second_acknowledgement_is_refused_and_inflates_nothing(self) -> None:
         run = triggered()
-        large = SubtaskReport(READ, figures=Figures(state_bytes=1_000))
+        large = SubtaskReport(READ, figures=CheckpointStats(state_bytes=1_000))
         run.acknowledge(11, large)
         self.refused(run, Acknowledged(ID_11, GENERATION, large, 1_000), "it has acknowledged before")
-        run.collect(11, SubtaskReport(COUNT_0, figures=Figures(state_bytes=1)))
+        run.collect(11, SubtaskReport(COUNT_0, figures=CheckpointStats(state_bytes=1)))
         run.written(11)
         assert run.state.history[-1].state_bytes == 1_001
 
@@ -308,7 +308,7 @@ class TestCollecting:
         )
         assert run.state.collecting is None
         assert run.state.history == (
-            AttemptRecord(
+            CheckpointRecord(
                 ID_11,
                 BarrierFlag.NONE,
                 Status.DECLINED,
@@ -407,7 +407,7 @@ class TestTime:
         run.written(12)
         run.tick(3_000)
         run.decline(13, DeclineReason.STORAGE_FAILED)
-        assert (run.state.failures, run.state.setbacks, run.state.stop) == (1, 1, None)
+        assert (run.state.failures, run.state.failures_in_a_row, run.state.stop) == (1, 1, None)
 
     def test_uncounted_declines_never_fail_the_job_and_never_spin(self) -> None:
         run = triggered(replace(PLAIN, failures_tolerable=0, backoff_ms_max=1_600))
@@ -483,9 +483,9 @@ class TestInvariants:
 
     def test_an_id_that_was_used_before_is_found(self) -> None:
         run = triggered()
-        attempt = replace(run.state.collecting.attempt, barrier=Barrier(NO_CHECKPOINT, GENERATION))  # type: ignore[union-attr]
+        pending = replace(run.state.collecting.pending, barrier=Barrier(NO_CHECKPOINT, GENERATION))  # type: ignore[union-attr]
         with pytest.raises(ProtocolViolation, match="the id of an attempt was used already"):
-            check(replace(run.state, collecting=Collecting(attempt, MEMBERS)))
+            check(replace(run.state, collecting=Collecting(pending, MEMBERS)))
 
     def test_anything_that_goes_on_after_the_end_is_found(self) -> None:
         with pytest.raises(ProtocolViolation, match="after the end"):

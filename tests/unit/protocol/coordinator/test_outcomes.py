@@ -14,7 +14,6 @@ from penstock.protocol.coordinator.events import (
     AnnounceCompleted,
     AnswerRequest,
     CancelRequested,
-    CheckpointVoided,
     Commit,
     CommitFailed,
     FailJob,
@@ -23,37 +22,38 @@ from penstock.protocol.coordinator.events import (
     ManifestFailed,
     ManifestWritten,
     OutcomeFound,
+    Prune,
     Refused,
     RequestCompleted,
     RequestDeclined,
     ReservationFailed,
     ReservationLost,
     ReserveIds,
-    Retire,
     SendBarrier,
     StopFenced,
     Ticked,
-    VoidCheckpoint,
-    VoidFailed,
+    TombstoneFailed,
+    TombstoneWritten,
     WakeAt,
     WriteManifest,
+    WriteTombstone,
 )
 from penstock.protocol.coordinator.state import (
     Policy,
     RequestId,
     RequestKind,
     Reserved,
-    Settling,
     Stop,
+    WritingTombstone,
 )
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.history import Status
 from penstock.protocol.manifest import (
-    Cut,
-    Figures,
+    CheckpointStats,
+    SnapshotKind,
     SubtaskReport,
 )
-from penstock.protocol.ownership import Outcome, Void
+from penstock.protocol.ownership import Outcome, Tombstone
 from tests.unit.protocol.coordinator.kit import (
     COUNT_0,
     COUNT_1,
@@ -70,8 +70,8 @@ from tests.unit.protocol.coordinator.kit import (
     Run,
     barrier,
     block,
+    bound,
     checkpoint_id,
-    horizon,
     manifest_11,
     output,
     request,
@@ -83,21 +83,21 @@ from tests.unit.protocol.coordinator.kit import (
 class TestWritingAndSettling:
     def test_a_durable_manifest_completes_the_checkpoint(self) -> None:
         run = writing()
-        assert run.written(11) == (AnnounceCompleted(ID_11), Retire(horizon(11)))
+        assert run.written(11) == (AnnounceCompleted(ID_11), Prune(bound(11)))
         assert (run.state.newest, run.state.deciding) == (ID_11, None)
 
     def test_retention_goes_by_the_policy(self) -> None:
         policy = replace(PLAIN, retained=2, stops_retained=7)
         run = writing(policy=policy)
-        expected = replace(horizon(11), retained=2, stops_retained=7)
-        assert run.written(11) == (AnnounceCompleted(ID_11), Retire(expected))
+        expected = replace(bound(11), retained=2, stops_retained=7)
+        assert run.written(11) == (AnnounceCompleted(ID_11), Prune(expected))
 
     def test_a_manifest_that_may_have_been_written_is_voided_before_the_attempt_is_given_up(self) -> None:
         run = writing()
-        assert run.feed(ManifestFailed(ID_11, "timed out", 1_200))[0] == VoidCheckpoint(Void(ID_11, GENERATION))
+        assert run.feed(ManifestFailed(ID_11, "timed out", 1_200))[0] == WriteTombstone(Tombstone(ID_11, GENERATION))
         assert run.of(SendBarrier) == [SendBarrier(barrier(11, 1_000))]
         run.now_ms = 1_300
-        assert run.feed(CheckpointVoided(ID_11, 1_300)) == (SendBarrier(barrier(11, 1_000).cancelled()),)
+        assert run.feed(TombstoneWritten(ID_11, 1_300)) == (SendBarrier(barrier(11, 1_000).cancelled()),)
         assert run.state.wake_at_ms == 2_000
         assert run.state.history[-1].reason is DeclineReason.MANIFEST_FAILED
         assert run.state.history[-1].detail == "timed out"
@@ -105,8 +105,8 @@ class TestWritingAndSettling:
 
     def test_a_manifest_that_hangs_expires_by_the_tick(self) -> None:
         run = writing()
-        assert run.tick(6_000)[0] == VoidCheckpoint(Void(ID_11, GENERATION))
-        run.feed(CheckpointVoided(ID_11, 6_001))
+        assert run.tick(6_000)[0] == WriteTombstone(Tombstone(ID_11, GENERATION))
+        run.feed(TombstoneWritten(ID_11, 6_001))
         assert run.state.history[-1].reason is DeclineReason.EXPIRED
 
     def test_a_retry_of_something_else_does_not_forget_that_the_manifest_expires(self) -> None:
@@ -133,13 +133,13 @@ class TestWritingAndSettling:
     def test_finding_our_own_void_means_that_it_was_voided(self) -> None:
         run = writing()
         run.feed(ManifestFailed(ID_11, "timed out", 1_200))
-        run.feed(OutcomeFound(Outcome(ID_11, GENERATION, is_void=True), 1_300))
+        run.feed(OutcomeFound(Outcome(ID_11, GENERATION, is_tombstone=True), 1_300))
         assert run.state.history[-1].status is Status.DECLINED
 
     def test_finding_the_outcome_of_another_generation_fences(self) -> None:
         run = writing()
         run.ask(request(5))
-        (stop, answer) = run.feed(OutcomeFound(Outcome(ID_11, Generation(4), is_void=True), 1_200))
+        (stop, answer) = run.feed(OutcomeFound(Outcome(ID_11, Generation(4), is_tombstone=True), 1_200))
         reason = (
             "generation 4 decided the outcome of checkpoint 11: a newer generation has taken over, "
             "and generation 3 must stop"
@@ -158,17 +158,17 @@ class TestWritingAndSettling:
     def test_a_void_that_fails_is_tried_again_until_it_succeeds(self) -> None:
         run = writing()
         run.feed(ManifestFailed(ID_11, "timed out", 1_200))
-        assert run.feed(VoidFailed(ID_11, "timed out", 1_300)) == (WakeAt(1_400),)
+        assert run.feed(TombstoneFailed(ID_11, "timed out", 1_300)) == (WakeAt(1_400),)
         assert run.tick(1_399) == ()
-        assert run.tick(1_400)[0] == VoidCheckpoint(Void(ID_11, GENERATION))
+        assert run.tick(1_400)[0] == WriteTombstone(Tombstone(ID_11, GENERATION))
         assert run.tick(1_500) == ()
-        assert run.feed(VoidFailed(ID_11, "timed out", 1_500)) == (WakeAt(1_700),)
+        assert run.feed(TombstoneFailed(ID_11, "timed out", 1_500)) == (WakeAt(1_700),)
 
     def test_a_store_that_never_answers_fails_the_job_and_does_not_hang_it(self) -> None:
         run = writing(output())
         run.ask(request(5))
         run.feed(ManifestFailed(ID_11, "timed out", 1_200))
-        run.feed(VoidFailed(ID_11, "no route", 1_300))
+        run.feed(TombstoneFailed(ID_11, "no route", 1_300))
         run.tick(1_400)
         assert run.tick(6_200)[0] == FailJob(
             "the void outcome of checkpoint 11 did not succeed within 5000 ms: no route"
@@ -179,8 +179,8 @@ class TestWritingAndSettling:
         for event in (
             ManifestWritten(ID_11, 1_000),
             ManifestFailed(ID_11, "", 1_000),
-            CheckpointVoided(ID_12, 1_000),
-            VoidFailed(ID_11, "", 1_000),
+            TombstoneWritten(ID_12, 1_000),
+            TombstoneFailed(ID_11, "", 1_000),
         ):
             refused = Refused(f"news of the outcome of checkpoint {event.checkpoint}", NOT_IN_PROGRESS)
             assert run.feed(event) == (refused,)
@@ -188,8 +188,8 @@ class TestWritingAndSettling:
     def test_news_of_the_outcome_of_another_checkpoint_is_refused(self) -> None:
         assert isinstance(writing().written(10)[0], Refused)
 
-    @pytest.mark.parametrize("event", [CheckpointVoided(ID_11, 0), VoidFailed(ID_11, "", 0)])
-    def test_a_void_that_nobody_ordered_is_a_bug(self, event: CheckpointVoided | VoidFailed) -> None:
+    @pytest.mark.parametrize("event", [TombstoneWritten(ID_11, 0), TombstoneFailed(ID_11, "", 0)])
+    def test_a_void_that_nobody_ordered_is_a_bug(self, event: TombstoneWritten | TombstoneFailed) -> None:
         with pytest.raises(ProtocolViolation, match="checkpoint 11"):
             writing().feed(event)
 
@@ -206,7 +206,7 @@ class TestPublishing:
         assert isinstance(commit, Commit)
         assert (commit.permit.checkpoint, commit.permit.generation) == (ID_11, GENERATION)
         assert commit.permit.committables == output().committables
-        assert run.committed(11)[:2] == (AnswerRequest(RequestId(1), RequestCompleted(ID_11)), Retire(horizon(11)))
+        assert run.committed(11)[:2] == (AnswerRequest(RequestId(1), RequestCompleted(ID_11)), Prune(bound(11)))
 
     def test_no_checkpoint_begins_before_the_last_one_is_committed(self) -> None:
         run = writing(output())
@@ -261,7 +261,7 @@ class TestPublishing:
         run.ready()
         assert run.tick(2_000) == ()
         actions = run.committed(9)
-        assert actions[:2] == (Retire(horizon(9, 9)), SendBarrier(barrier(11, 2_000, completed=9)))
+        assert actions[:2] == (Prune(bound(9, 9)), SendBarrier(barrier(11, 2_000, completed=9)))
 
 
 class TestIds:
@@ -319,8 +319,8 @@ class TestCancelling:
 
     def test_cancelling_while_the_manifest_is_written_leaves_it_to_the_store(self) -> None:
         run = writing()
-        assert run.feed(CancelRequested(ID_11, 1_200))[0] == VoidCheckpoint(Void(ID_11, GENERATION))
-        assert isinstance(run.state.deciding, Settling)
+        assert run.feed(CancelRequested(ID_11, 1_200))[0] == WriteTombstone(Tombstone(ID_11, GENERATION))
+        assert isinstance(run.state.deciding, WritingTombstone)
         assert run.feed(CancelRequested(ID_11, 1_300)) == ()
 
     def test_another_checkpoint_is_not_cancelled(self) -> None:
@@ -349,7 +349,7 @@ class TestTheEndOfInput:
         run.collect(11, output())
         run.written(11)
         assert run.of(Finish) == []
-        assert run.committed(11) == (Retire(horizon(11)), Finish(ID_11))
+        assert run.committed(11) == (Prune(bound(11)), Finish(ID_11))
 
     def test_one_subtask_that_goes_on_keeps_the_pipeline_going(self) -> None:
         run = Run(ON_REQUEST)
@@ -404,15 +404,15 @@ class TestHistory:
     def test_it_shows_the_figures_that_users_look_for(self) -> None:
         run = triggered()
         run.now_ms = 1_100
-        slow = Figures(
+        slow = CheckpointStats(
             start_delay_ms=40, alignment_ms=30, synchronous_ms=2, asynchronous_ms=9, state_bytes=100, inflight_bytes=7
         )
-        run.collect(11, SubtaskReport(READ, figures=Figures(start_delay_ms=1, state_bytes=11)))
+        run.collect(11, SubtaskReport(READ, figures=CheckpointStats(start_delay_ms=1, state_bytes=11)))
         run.now_ms = 1_150
         run.written(11)
         assert (run.state.history[-1].duration_ms, run.state.history[-1].is_unaligned) == (150, False)
         run.tick(2_000)
-        run.collect(12, SubtaskReport(COUNT_1, Cut.TIMED_OUT, figures=slow), SubtaskReport(READ, figures=slow))
+        run.collect(12, SubtaskReport(COUNT_1, SnapshotKind.TIMED_OUT, figures=slow), SubtaskReport(READ, figures=slow))
         run.written(12)
         record = run.state.history[-1]
         assert [each.subtask for each in record.subtasks] == sorted(MEMBERS)

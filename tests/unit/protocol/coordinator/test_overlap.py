@@ -14,7 +14,6 @@ from penstock.protocol.coordinator.events import (
     AnnounceCompleted,
     AnswerRequest,
     CancelRequested,
-    CheckpointVoided,
     Commit,
     Finish,
     InputEnded,
@@ -25,16 +24,17 @@ from penstock.protocol.coordinator.events import (
     RequestDeclined,
     SendBarrier,
     StopFenced,
-    VoidCheckpoint,
+    TombstoneWritten,
     WakeAt,
     WriteManifest,
+    WriteTombstone,
 )
 from penstock.protocol.coordinator.invariants import check
-from penstock.protocol.coordinator.state import RequestId, RequestKind, Settling, Writing
+from penstock.protocol.coordinator.state import RequestId, RequestKind, Writing, WritingTombstone
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.history import Status
 from penstock.protocol.manifest import SubtaskReport
-from penstock.protocol.ownership import Outcome, Void
+from penstock.protocol.ownership import Outcome, Tombstone
 from tests.unit.protocol.coordinator.kit import (
     GENERATION,
     ID_11,
@@ -109,7 +109,7 @@ class TestBeginning:
         run = writing()
         run.feed(ManifestFailed(ID_11, "timed out", 1_200))
         assert run.tick(2_000) == ()
-        run.feed(CheckpointVoided(ID_11, 2_050))
+        run.feed(TombstoneWritten(ID_11, 2_050))
         assert SendBarrier(barrier(12, 2_150)) in run.tick(2_150)
 
     def test_the_final_one_does_not_wait_either(self) -> None:
@@ -148,11 +148,11 @@ class TestTheOrderOfManifests:
     def test_if_the_first_one_fails_the_second_one_completes_by_itself(self) -> None:
         run = overlapping()
         run.feed(ManifestFailed(ID_11, "timed out", 2_100))
-        assert isinstance(run.state.deciding, Settling)
+        assert isinstance(run.state.deciding, WritingTombstone)
         run.collect(12)
         assert written(run) == [11]
         run.now_ms = 2_200
-        actions = run.feed(CheckpointVoided(ID_11, 2_200))
+        actions = run.feed(TombstoneWritten(ID_11, 2_200))
         assert actions[0] == SendBarrier(barrier(11, 1_000).cancelled())
         assert written(run) == [11, 12]
         assert AnnounceCompleted(ID_12) in run.written(12)
@@ -197,7 +197,7 @@ class TestTheSecondOneFails:
         run = overlapping()
         run.collect(12)
         run.tick(6_000)
-        assert isinstance(run.state.deciding, Settling), "the first one expires first"
+        assert isinstance(run.state.deciding, WritingTombstone), "the first one expires first"
         assert run.tick(7_000)[0] == SendBarrier(barrier(12, 2_000).cancelled())
         record = run.state.history[-1]
         assert (record.checkpoint, record.reason) == (ID_12, DeclineReason.EXPIRED)
@@ -215,11 +215,11 @@ class TestSpeakingOfOneOfThem:
     def test_cancelling_whichever_is_in_progress_means_the_newer_one(self) -> None:
         run = overlapping()
         assert run.feed(CancelRequested(None, 2_100))[0] == SendBarrier(barrier(12, 2_000).cancelled())
-        assert run.feed(CancelRequested(None, 2_100))[0] == VoidCheckpoint(Void(ID_11, GENERATION))
+        assert run.feed(CancelRequested(None, 2_100))[0] == WriteTombstone(Tombstone(ID_11, GENERATION))
 
     def test_cancelling_by_id(self) -> None:
         run = overlapping()
-        assert run.feed(CancelRequested(ID_11, 2_100))[0] == VoidCheckpoint(Void(ID_11, GENERATION))
+        assert run.feed(CancelRequested(ID_11, 2_100))[0] == WriteTombstone(Tombstone(ID_11, GENERATION))
         assert run.feed(CancelRequested(ID_11, 2_100)) == ()
         assert run.feed(CancelRequested(ID_12, 2_100))[0] == SendBarrier(barrier(12, 2_000).cancelled())
         assert isinstance(run.feed(CancelRequested(ID_13, 2_100))[0], Refused)
@@ -240,7 +240,7 @@ class TestSpeakingOfOneOfThem:
         run.collect(12)
         run.written(11)
         run.ask(request(2))
-        actions = run.feed(OutcomeFound(Outcome(ID_12, Generation(4), is_void=True), 1_200))
+        actions = run.feed(OutcomeFound(Outcome(ID_12, Generation(4), is_tombstone=True), 1_200))
         assert isinstance(actions[0], StopFenced)
         answered = [action for action in actions if isinstance(action, AnswerRequest)]
         assert [answer.request for answer in answered] == [1, 2]

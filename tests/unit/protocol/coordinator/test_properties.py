@@ -16,7 +16,6 @@ from penstock.protocol.coordinator.events import (
     AnswerRequest,
     CancelRequested,
     CheckpointRequested,
-    CheckpointVoided,
     Commit,
     CommitFailed,
     Committed,
@@ -33,18 +32,19 @@ from penstock.protocol.coordinator.events import (
     SendBarrier,
     StopFenced,
     Ticked,
-    VoidCheckpoint,
-    VoidFailed,
+    TombstoneFailed,
+    TombstoneWritten,
     WriteManifest,
+    WriteTombstone,
 )
 from penstock.protocol.coordinator.state import Mode, Policy, Publishing, Request, RequestId, RequestKind
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.history import Status
-from penstock.protocol.manifest import Figures, Manifest, SubtaskReport, committables_of
-from penstock.protocol.ownership import Outcome, Void
+from penstock.protocol.manifest import CheckpointStats, Manifest, SubtaskReport, committables_of
+from penstock.protocol.ownership import Outcome, Tombstone
 from tests.unit.protocol.coordinator.kit import FIRST, GENERATION, MEMBERS, STRANGER, Run, output
 
-Call = ReserveIds | WriteManifest | VoidCheckpoint | Commit
+Call = ReserveIds | WriteManifest | WriteTombstone | Commit
 subtasks = st.sampled_from([*sorted(MEMBERS), STRANGER])
 generations = st.sampled_from([GENERATION, GENERATION, GENERATION, Generation(2)])
 
@@ -71,7 +71,7 @@ class Storm(RuleBasedStateMachine):
             requests_max=3,
         )
         self.run = Run(policy)
-        self.store: dict[CheckpointId, Manifest | Void] = {}
+        self.store: dict[CheckpointId, Manifest | Tombstone] = {}
         self.calls: list[Call] = []
         self.reserved = {FIRST}
         self.triggered: list[CheckpointId] = []
@@ -114,7 +114,7 @@ class Storm(RuleBasedStateMachine):
                 assert isinstance(self.store.get(permit.checkpoint), Manifest), "I4: committed before the manifest"
                 assert permit.checkpoint >= max(self.published, default=0), "commits out of order"
                 self.calls.append(action)
-            case ReserveIds() | VoidCheckpoint():
+            case ReserveIds() | WriteTombstone():
                 self.calls.append(action)
             case AnnounceCompleted(checkpoint):
                 assert isinstance(self.store.get(checkpoint), Manifest), "I3: announced without its manifest"
@@ -153,30 +153,30 @@ class Storm(RuleBasedStateMachine):
                 found = self.create(manifest, arrives=arrives)
                 written = ManifestWritten(manifest.checkpoint, now_ms)
                 self.feed(self.seen(found, written) if is_reported and arrives else self.lost(call))
-            case VoidCheckpoint(void):
-                found = self.create(void, arrives=arrives)
-                voided = CheckpointVoided(void.checkpoint, now_ms)
+            case WriteTombstone(tombstone):
+                found = self.create(tombstone, arrives=arrives)
+                voided = TombstoneWritten(tombstone.checkpoint, now_ms)
                 self.feed(self.seen(found, voided) if is_reported and arrives else self.lost(call))
             case Commit(permit):
                 self.publish(permit, arrives=arrives, is_reported=is_reported)
 
-    def create(self, value: Manifest | Void, *, arrives: bool) -> Manifest | Void | None:
+    def create(self, value: Manifest | Tombstone, *, arrives: bool) -> Manifest | Tombstone | None:
         """What was there already, if the call arrives and something was."""
         found = self.store.get(value.checkpoint)
         if arrives and found is None:
             self.store[value.checkpoint] = value
         return found
 
-    def seen(self, found: Manifest | Void | None, created: ManifestWritten | CheckpointVoided) -> Event:
+    def seen(self, found: Manifest | Tombstone | None, created: ManifestWritten | TombstoneWritten) -> Event:
         if found is None:
             return created
-        outcome = Outcome(found.checkpoint, found.generation, isinstance(found, Void))
+        outcome = Outcome(found.checkpoint, found.generation, isinstance(found, Tombstone))
         return OutcomeFound(outcome, created.now_ms)
 
-    def lost(self, call: WriteManifest | VoidCheckpoint) -> Event:
+    def lost(self, call: WriteManifest | WriteTombstone) -> Event:
         if isinstance(call, WriteManifest):
             return ManifestFailed(call.manifest.checkpoint, "503", self.run.now_ms)
-        return VoidFailed(call.void.checkpoint, "503", self.run.now_ms)
+        return TombstoneFailed(call.tombstone.checkpoint, "503", self.run.now_ms)
 
     def publish(self, permit: CommitPermit, *, arrives: bool, is_reported: bool) -> None:
         if arrives:
@@ -210,7 +210,7 @@ class Storm(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 2), subtask=subtasks, generation=generations, has_output=st.booleans())
     def somebody_acknowledges(self, back: int, subtask, generation: Generation, has_output: bool) -> None:  # type: ignore[no-untyped-def]
-        report = output(subtask) if has_output else SubtaskReport(subtask, figures=Figures(state_bytes=1))
+        report = output(subtask) if has_output else SubtaskReport(subtask, figures=CheckpointStats(state_bytes=1))
         self.feed(Acknowledged(self.recent(back), generation, report, self.run.now_ms))
 
     @rule(has_output=st.booleans())
@@ -274,8 +274,8 @@ class Storm(RuleBasedStateMachine):
     def every_request_is_answered_once_or_still_waits(self) -> None:
         state = self.run.state
         waiting = [request.id for request in state.queue]
-        for attempt in (state.collecting, state.deciding):
-            waiting += [request.id for request in attempt.attempt.requests] if attempt is not None else []
+        for pending in (state.collecting, state.deciding):
+            waiting += [request.id for request in pending.pending.requests] if pending is not None else []
         if isinstance(state.publishing, Publishing):
             waiting += [request.id for request in state.publishing.requests]
         assert sorted(self.answered + waiting) == sorted(self.asked)

@@ -15,10 +15,9 @@ from penstock.ids import CheckpointId, EdgeId, Generation, OperatorName, Subtask
 from penstock.protocol.manifest import (
     FORMAT,
     ChannelSegment,
+    CheckpointStats,
     Committable,
-    Cut,
     EdgeShape,
-    Figures,
     Manifest,
     OperatorShape,
     Partitioning,
@@ -26,6 +25,7 @@ from penstock.protocol.manifest import (
     RecordShape,
     Segment,
     Side,
+    SnapshotKind,
     SplitState,
     StateKind,
     StateSegment,
@@ -35,13 +35,13 @@ from penstock.protocol.manifest import (
 )
 from penstock.protocol.manifest.codec import (
     decode_manifest,
-    decode_manifest_or_void,
+    decode_manifest_or_tombstone,
     decode_reservation,
     encode_manifest,
     encode_reservation,
-    encode_void,
+    encode_tombstone,
 )
-from penstock.protocol.ownership import Reservation, Void
+from penstock.protocol.ownership import Reservation, Tombstone
 
 READ, COUNT = OperatorName("read"), OperatorName("count")
 EDGE = EdgeId(READ, COUNT, 1)
@@ -57,13 +57,13 @@ FULL = Manifest(
     (
         SubtaskReport(
             SubtaskId(COUNT, 1),
-            Cut.OVERTAKEN,
+            SnapshotKind.OVERTAKEN,
             states=(StateSegment(COUNT, "total", StateKind.KEYED, Segment(10, 99, "a/blob", 5), 3, 64, 128, "value"),),
             channels=(ChannelSegment(EDGE, 0, 1, Side.SENDER, Segment(2, 7, inline=b"\x00\xff"), 1),),
             splits=(SplitState(READ, "part-0", b'{"offset": 12}'),),
             committables=(Committable(OperatorName("sink"), 1, b"\x80file"),),
             watermarks=((COUNT, -5),),
-            figures=Figures(1, 2, 3, 4, 5, 6, 7),
+            figures=CheckpointStats(1, 2, 3, 4, 5, 6, 7),
             totals=((COUNT, "num_records_in", 12), (COUNT, "num_late_records_dropped", 3)),
         ),
         SubtaskReport(
@@ -108,7 +108,7 @@ def test_committables_come_in_the_order_of_the_reports() -> None:
 
 def test_what_was_encoded_comes_back_equal() -> None:
     assert decode_manifest(encode_manifest(FULL)) == FULL
-    assert decode_manifest_or_void(encode_manifest(FULL)) == FULL
+    assert decode_manifest_or_tombstone(encode_manifest(FULL)) == FULL
 
 
 def test_a_manifest_that_does_not_know_of_batch_ids_is_published_under_its_own_id() -> None:
@@ -129,8 +129,8 @@ def test_totals_are_pinned_and_a_manifest_without_them_has_none() -> None:
 
 
 def test_void_markers_and_reservations_come_back_equal() -> None:
-    void, reservation = Void(CheckpointId(7), Generation(4)), Reservation(CheckpointId(8), Generation(4))
-    assert decode_manifest_or_void(encode_void(void)) == void
+    tombstone, reservation = Tombstone(CheckpointId(7), Generation(4)), Reservation(CheckpointId(8), Generation(4))
+    assert decode_manifest_or_tombstone(encode_tombstone(tombstone)) == tombstone
     assert decode_reservation(encode_reservation(reservation)) == reservation
     block = replace(reservation, count=9)
     assert decode_reservation(encode_reservation(block)) == block
@@ -173,20 +173,22 @@ def test_a_manifest_of_a_version_that_recorded_less_is_read_with_defaults() -> N
 
 def test_a_void_marker_is_no_checkpoint() -> None:
     with pytest.raises(RestoreError, match="checkpoint 7 never completed: generation 4 declared it void"):
-        decode_manifest(encode_void(Void(CheckpointId(7), Generation(4))))
+        decode_manifest(encode_tombstone(Tombstone(CheckpointId(7), Generation(4))))
 
 
 def test_a_file_of_another_kind_is_not_taken_for_one_of_ours() -> None:
     reservation = encode_reservation(Reservation(CheckpointId(8), Generation(4)))
     with pytest.raises(CorruptBlob, match="expected a manifest and found a 'reservation'"):
-        decode_manifest_or_void(reservation)
+        decode_manifest_or_tombstone(reservation)
     with pytest.raises(CorruptBlob, match="expected a reservation and found a 'manifest'"):
         decode_reservation(encode_manifest(FULL))
 
 
 def test_the_kind_is_under_the_checksum_too() -> None:
     with pytest.raises(CorruptBlob, match="does not match its checksum"):
-        decode_manifest_or_void(encode_void(Void(CheckpointId(7), Generation(4))).replace(b'"void"', b'"manifest"'))
+        decode_manifest_or_tombstone(
+            encode_tombstone(Tombstone(CheckpointId(7), Generation(4))).replace(b'"void"', b'"manifest"')
+        )
 
 
 def test_another_format_names_both_versions_and_the_way_out() -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.columnar.hashing import key_groups
-from penstock.graph.logical import Graph, Link, Node
+from penstock.graph.logical import Graph, LogicalEdge, Node
 from penstock.mailbox.frames import BatchFrame, CreditFrame
 from penstock.operators.functions import KeyedFunction
 from penstock.operators.keyed import ProcessOperator
@@ -75,10 +75,10 @@ class Loaded:
             Node(MAP, operator=made, parallelism=2),
             Node(WRITE, sink=Staging(), parallelism=1),
         )
-        links = Link(LEFT, MAP, Partitioning.HASH, 0, ("k",)), Link(MAP, WRITE, REBALANCE)
+        links = LogicalEdge(LEFT, MAP, Partitioning.HASH, 0, ("k",)), LogicalEdge(MAP, WRITE, REBALANCE)
         self.bench = self.function.bench = Bench(Graph("loaded", nodes, links), **{"queue_ms_target": 10, **settings})
         self.bench.started()
-        self.credit = SenderCredit(self.bench.settings.window_bytes)
+        self.credit = SenderCredit(self.bench.settings.credit_limit_bytes)
         self.random = np.random.default_rng(7)
         context = self.bench.subtask.chain.contexts[0]
         some = np.arange(8 * keys + 100)
@@ -123,7 +123,7 @@ def test_with_less_time_for_a_batch_there_is_less_in_hand() -> None:
         loaded = Loaded(1_000, 1_000, row_us=2, batch_ms_target=batch_ms)
         loaded.run_for(5_000_000)
         (channel,) = loaded.bench.subtask.inputs.values()
-        waiting.append(channel.credit.window_bytes)
+        waiting.append(channel.credit.credit_limit_bytes)
     assert 4 * waiting[0] < waiting[1]
 
 
@@ -131,7 +131,7 @@ def test_where_records_are_slow_and_not_the_call_little_waits() -> None:
     loaded = Loaded(4, 1, row_us=50)
     loaded.run_for(12_000_000)
     (channel,) = loaded.bench.subtask.inputs.values()
-    assert channel.credit.window_bytes <= 16_384
+    assert channel.credit.credit_limit_bytes <= 16_384
     loaded.function.longest_us = 0
     loaded.run_for(1_000_000)
     assert loaded.function.longest_us <= 20_000, "and a checkpoint waits for one call"

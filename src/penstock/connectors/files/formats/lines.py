@@ -134,7 +134,7 @@ class LineReader(FileReader):
             if length > LINE_BYTES_MAX:
                 raise ValueError(
                     f"the line that begins at byte {place} is longer than {LINE_BYTES_MAX} bytes: break it into "
-                    f"several records, or keep such large values in files of their own and their names in the records"
+                    f"several records, or keep such large values in separate files and their names in the records"
                 )
         return b"".join(parts)
 

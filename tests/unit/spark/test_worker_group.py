@@ -14,9 +14,9 @@ from penstock.errors import SessionStopped, WorkerEnvironment
 from penstock.graph.physical import plan
 from penstock.ids import CheckpointId, Generation
 from penstock.protocol.ownership import Reservation
-from penstock.spark import gang as gang_module
-from penstock.spark.gang import SparkGang, StoreAddress
+from penstock.spark import worker_group as gang_module
 from penstock.spark.sessions import is_stopped
+from penstock.spark.worker_group import SparkWorkerGroup, StoreAddress
 from penstock.worker.settings import WorkerSettings
 from tests.unit.mailbox.fake_ports import Numbers, read
 
@@ -54,9 +54,9 @@ class Reports:
         self.failures: queue.Queue[Exception] = queue.Queue()
         self.hold_ups: queue.Queue[HoldUp | None] = queue.Queue()
 
-    def launched(self, session: Session) -> SparkGang:
+    def launched(self, session: Session) -> SparkWorkerGroup:
         spark: Any = session
-        gang = SparkGang(
+        worker_group = SparkWorkerGroup(
             spark,
             "p",
             WorkerSettings(),
@@ -65,8 +65,8 @@ class Reports:
             lambda generation, error: self.failures.put(error),
             lambda generation, hold_up: self.hold_ups.put(hold_up),
         )
-        gang.launch(G, plan(read(Numbers({})), 2, workers=2), None, Reservation(CheckpointId(1), G))
-        return gang
+        worker_group.launch(G, plan(read(Numbers({})), 2, workers=2), None, Reservation(CheckpointId(1), G))
+        return worker_group
 
 
 def raising(text: str) -> Callable[[], None]:
@@ -86,11 +86,11 @@ def raising(text: str) -> Callable[[], None]:
 )
 def test_a_job_that_ends_because_its_session_was_stopped_says_so_in_a_sentence(text: str) -> None:
     reports = Reports()
-    gang = reports.launched(Session(raising(text)))
+    worker_group = reports.launched(Session(raising(text)))
     error = reports.failures.get(timeout=HANG_S)
     assert isinstance(error, SessionStopped)
     assert "start the pipeline again on a new session" in str(error)
-    gang.close()
+    worker_group.close()
 
 
 def test_nothing_is_submitted_to_a_session_that_was_stopped() -> None:
@@ -99,9 +99,9 @@ def test_nothing_is_submitted_to_a_session_that_was_stopped() -> None:
 
     session, reports = Session(never), Reports()
     session.is_stopped = True
-    gang = reports.launched(session)
+    worker_group = reports.launched(session)
     assert isinstance(reports.failures.get(timeout=HANG_S), SessionStopped)
-    gang.close()
+    worker_group.close()
 
 
 def test_a_context_without_its_jvm_was_stopped() -> None:
@@ -117,20 +117,20 @@ def test_a_context_without_its_jvm_was_stopped() -> None:
 
 def test_other_failures_are_not_taken_for_that() -> None:
     reports = Reports()
-    gang = reports.launched(Session(raising("ModuleNotFoundError: No module named 'penstock'")))
+    worker_group = reports.launched(Session(raising("ModuleNotFoundError: No module named 'penstock'")))
     assert isinstance(reports.failures.get(timeout=HANG_S), WorkerEnvironment)
-    gang.close()
+    worker_group.close()
 
 
 def test_tasks_that_spark_connect_does_not_start_are_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gang_module, "_SUBMITTED_S", 0.05)
     gate, reports = threading.Event(), Reports()
-    gang = reports.launched(Session(lambda: gate.wait(HANG_S) and None))
+    worker_group = reports.launched(Session(lambda: gate.wait(HANG_S) and None))
     # With Spark Connect nobody can be asked before.
     assert reports.hold_ups.get(timeout=HANG_S) is None
     told = reports.hold_ups.get(timeout=HANG_S)
     assert told is not None
     assert told.text.startswith("waiting for Spark to start 2 tasks")
-    gang.cancel(G)
+    worker_group.cancel(G)
     gate.set()
-    gang.close()
+    worker_group.close()

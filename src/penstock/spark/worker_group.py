@@ -1,4 +1,4 @@
-"""The gang on Spark: each attempt is one job of one barrier stage, watched from a thread of its own.
+"""The workers on Spark: each attempt is one job of one barrier stage, watched from a separate thread.
 
 A failed barrier stage is not tried again by Spark, so its end, whatever it is, is reported to the supervisor, which
 decides. The transport of the driver is made anew for each attempt, with new secrets.
@@ -27,11 +27,11 @@ from penstock.protocol.manifest import Manifest
 from penstock.protocol.ownership import Reservation
 from penstock.spark.cancellation import PREFIX, cancel_jobs, tag_jobs
 from penstock.spark.environment import workers_python
-from penstock.spark.failures import gang_failure
+from penstock.spark.failures import workers_lost
 from penstock.spark.labels import label_jobs
 from penstock.spark.sessions import context_of, is_stopped
 from penstock.spark.slots import Slots, hold_up_of, holding_text, slots_of, tasks_of
-from penstock.spark.task import Attempt, task
+from penstock.spark.task import WorkerLaunch, task
 from penstock.worker.pulse import DriverBeat, Pulse
 from penstock.worker.settings import WorkerSettings
 
@@ -57,7 +57,7 @@ _STOPPED = (
 _HELD_UP_MS_MAX = 600_000
 """A driver whose mailbox is held up for longer gives no more signs of life."""
 _LEAVE_S = 3.0
-"""So long workers that were told to stop may take to leave, before Spark ends them."""
+"""How long workers that were told to stop may take, before Spark ends them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class StoreAddress:
     options: dict[str, object]
 
 
-class SparkGang:
+class SparkWorkerGroup:
     """Starts and ends workers on Spark, and carries frames between them and the driver."""
 
     def __init__(
@@ -108,7 +108,7 @@ class SparkGang:
         self.slots_total: int | None = None
         """Of the session; None before the workers are up, and with Spark Connect."""
 
-    # --- the gang port ---
+    # --- the worker group's port ---
 
     def launch(
         self, generation: Generation, plan: PhysicalPlan, manifest: Manifest | None, reservation: Reservation
@@ -120,7 +120,7 @@ class SparkGang:
             self._transport = transport
         self._endpoints, self.processes = {}, {}
         self._generation, self._workers = generation, plan.workers
-        attempt = Attempt(
+        launch = WorkerLaunch(
             generation,
             plan,
             self._settings,
@@ -134,7 +134,7 @@ class SparkGang:
         )
         self._settled[generation] = threading.Event()
         name = f"penstock-job-{generation}"
-        self._jobs[generation] = job = threading.Thread(target=self._run_job, args=(attempt,), name=name, daemon=True)
+        self._jobs[generation] = job = threading.Thread(target=self._run_job, args=(launch,), name=name, daemon=True)
         job.start()
 
     def cancel(self, generation: Generation) -> None:
@@ -147,64 +147,64 @@ class SparkGang:
     def _tag_of(self, generation: Generation) -> str:
         return f"{self._tag}-{generation}"
 
-    def _run_job(self, attempt: Attempt) -> None:
+    def _run_job(self, launch: WorkerLaunch) -> None:
         try:
             if is_stopped(self._spark):
                 raise SessionStopped(_STOPPED)
-            tag_jobs(self._spark, self._tag_of(attempt.generation))
-            label_jobs(self._spark, self._name, attempt.generation)
-            if not self._await_room(attempt):
+            tag_jobs(self._spark, self._tag_of(launch.generation))
+            label_jobs(self._spark, self._name, launch.generation)
+            if not self._await_room(launch):
                 return
-            self._submit(attempt)
+            self._submit(launch)
             error: Exception = PenstockError("all workers have left before the pipeline was finished")
         except Exception as failure:
-            _log.debug("the job of generation %d failed", attempt.generation, exc_info=failure)
+            _log.debug("the job of generation %d failed", launch.generation, exc_info=failure)
             if is_stopped(self._spark, failure):
                 error = SessionStopped(_STOPPED)
                 error.__cause__ = failure
             else:
-                error = gang_failure(failure, self._spark.conf.get("spark.master", "") or "")
-        self._failed(attempt.generation, error)
+                error = workers_lost(failure, self._spark.conf.get("spark.master", "") or "")
+        self._failed(launch.generation, error)
 
-    def _submit(self, attempt: Attempt) -> None:
+    def _submit(self, launch: WorkerLaunch) -> None:
         """Run the job of an attempt; returns when it has ended."""
-        workers = attempt.plan.workers
+        workers = launch.plan.workers
         with workers_python(self._spark):
-            running = self._spark.range(0, workers, 1, workers).mapInArrow(task(attempt), "worker long", barrier=True)
-        name = f"penstock-start-{attempt.generation}"
-        threading.Thread(target=self._watch_start, args=(attempt,), name=name, daemon=True).start()
+            running = self._spark.range(0, workers, 1, workers).mapInArrow(task(launch), "worker long", barrier=True)
+        name = f"penstock-start-{launch.generation}"
+        threading.Thread(target=self._watch_start, args=(launch,), name=name, daemon=True).start()
         # There are no rows. A write to nowhere would end a tenth of a second sooner, and when it is cancelled Spark
         # prints a stack trace for each task. PySpark's own `collect` would give the stage the name of this line.
         getattr(running, "_jdf", running).collect()
 
-    def _await_room(self, attempt: Attempt) -> bool:
+    def _await_room(self, launch: WorkerLaunch) -> bool:
         """Wait until there are slots for all workers, and report while there are none; False if the attempt is over.
 
         Asked before Spark is: it would not say that it waits, and looks for executors only every 15 seconds.
         """
         self._is_shared = self._spark.conf.get(EXCLUSIVE, "false") != "true"
-        settled, since = self._settled[attempt.generation], time.monotonic()
+        settled, since = self._settled[launch.generation], time.monotonic()
         while not settled.is_set():
             self._slots = slots = slots_of(self._spark, self._tag)
-            hold_up = None if slots is None else hold_up_of(slots, attempt.plan.workers)
+            hold_up = None if slots is None else hold_up_of(slots, launch.plan.workers)
             if hold_up is None:
-                self._held_up(attempt.generation, None)
+                self._held_up(launch.generation, None)
                 return True
             # Workers of the attempt before may still be leaving.
             if time.monotonic() - since >= _LEAVING_S:
-                self._held_up(attempt.generation, hold_up)
+                self._held_up(launch.generation, hold_up)
             settled.wait(_LOOK_S)
         return False
 
-    def _watch_start(self, attempt: Attempt) -> None:
+    def _watch_start(self, launch: WorkerLaunch) -> None:
         """Report if the job was submitted and its tasks do not start: somebody else was faster, or nobody knows."""
-        settled, generation = self._settled[attempt.generation], attempt.generation
+        settled, generation = self._settled[launch.generation], launch.generation
         patience_s = _SUBMITTED_S if context_of(self._spark) is None else _STATUS_S
         while not settled.wait(patience_s) and not self._endpoints:
             # Spark that does not answer is found by the thread of the job.
             with contextlib.suppress(Exception):
                 if not tasks_of(self._spark, self._tag_of(generation)):
-                    self._held_up(generation, hold_up_of(slots_of(self._spark, self._tag), attempt.plan.workers))
+                    self._held_up(generation, hold_up_of(slots_of(self._spark, self._tag), launch.plan.workers))
 
     def _interrupt(self, generation: Generation) -> None:
         job = self._jobs.get(generation)
@@ -229,7 +229,7 @@ class SparkGang:
             self._beat.on_sent(frame)
 
     def receive(self) -> Iterator[Frame]:
-        """What has arrived for the supervisor; the gang's own frames are dealt with here."""
+        """What has arrived for the supervisor; the group's own frames are dealt with here."""
         transport = self._transport
         if transport is None:
             return
