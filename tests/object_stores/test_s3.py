@@ -91,7 +91,7 @@ def test_a_large_blob_is_uploaded_in_parts_and_read_back_whole_and_in_ranges(buc
 
 
 def test_an_upload_that_fails_in_the_middle_leaves_no_file(bucket: Bucket) -> None:
-    store = bucket.store()
+    store = open_store(bucket.url, storage_options={**bucket.options, "config_kwargs": NO_RETRIES})
     bucket.proxy.plan = lambda number, method, path: "throttle" if "partNumber=2" in path else None
     path = "checkpoints/0000000001/state"
     with pytest.raises(StorageError, match="cannot write"):
