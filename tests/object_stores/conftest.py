@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import http.client
 import itertools
-import threading
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -51,14 +54,30 @@ def s3_port() -> Iterator[int]:
     required_package("moto")
     required_package("s3fs")
     required_package("flask")
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    # A process of its own: native clients may hold the interpreter while they wait for an answer.
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        yield server.get_host_and_port()[1]
+        _await(port, server)
+        yield port
     finally:
-        threading.Thread(target=server.stop, daemon=True).start()
+        server.kill()
+        server.wait()
+
+
+def _await(port: int, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 2).close()
+            return
+        except OSError:
+            if server.poll() is not None or time.monotonic() > deadline:
+                pytest.fail("the S3 server of moto does not start")
+            time.sleep(0.05)
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import datetime
 import decimal
 import itertools
 import json
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +116,9 @@ def test_two_drivers_that_commit_one_checkpoint_at_once_publish_it_once(
     sink = PostgresSink(postgres_server.dsn(), "at_once")
     first, second = sink.committer(), sink.committer()
     committables = staged(sink, rows(1, 2, 3).select(["n"]))
-    threads = [threading.Thread(target=one.commit, args=(CheckpointId(4), committables)) for one in (first, second)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(one.commit, CheckpointId(4), committables) for one in (first, second)]:
+            done.result(60)
     assert execute("SELECT count(*) FROM at_once") == [(3,)]
 
 
