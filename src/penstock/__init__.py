@@ -106,12 +106,17 @@ __all__ = [
     # sources
     "FileSource",
     "KafkaSource",
+    "DeltaSource",
+    "DataFrameSource",
     "GeneratorSource",
     "SparkSource",
     # sinks
     "ParquetSink",
     "JsonLinesSink",
     "KafkaSink",
+    "DeltaSink",
+    "IcebergSink",
+    "PostgresSink",
     "SparkSink",
     "ConsoleSink",
     "CallableSink",
@@ -146,6 +151,10 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from penstock.connectors.delta import DeltaSink, DeltaSource
+    from penstock.connectors.iceberg import IcebergSink
+    from penstock.connectors.postgres import PostgresSink
+    from penstock.connectors.spark.dataframe import DataFrameSource
     from penstock.driver.listeners import CheckpointEnded, JobFinished, JobListener, JobRestarted, JobStarted
     from penstock.driver.progress import JobProgress, SourceProgress
     from penstock.spark.job import Job, Status
@@ -162,6 +171,11 @@ _LATE = {
     "JobRestarted": "penstock.driver.listeners",
     "JobFinished": "penstock.driver.listeners",
     "JobProgress": "penstock.driver.progress",
+    "DataFrameSource": "penstock.connectors.spark.dataframe",
+    "DeltaSink": "penstock.connectors.delta",
+    "DeltaSource": "penstock.connectors.delta",
+    "IcebergSink": "penstock.connectors.iceberg",
+    "PostgresSink": "penstock.connectors.postgres",
     "SourceProgress": "penstock.driver.progress",
 }
 

@@ -129,7 +129,7 @@ def open(
 ) -> CheckpointDirectory:
     """Open the directory or URL that was given to `Pipeline.start`, or to a savepoint as its path.
 
-    Raises `OptionError` if there is none, or if it holds nothing of Penstock's. `storage_options` are for URLs.
+    Raises `OptionError` if it does not exist, or if it holds nothing of Penstock's. `storage_options` are for URLs.
     """
     store = open_store(directory, check=False, storage_options=storage_options)
     known = (paths.PathKind.RESERVED, paths.PathKind.MANIFEST)
@@ -158,7 +158,7 @@ class CheckpointDirectory:
         return [*_infos(directory, directory.ids(paths.PathKind.MANIFEST))]
 
     def info(self, checkpoint: int | None = None) -> CheckpointInfo:
-        """One checkpoint, or the newest, also if it is damaged. Raises `OptionError` if there is none."""
+        """One checkpoint, or the newest, also if it is damaged. Raises `OptionError` if no checkpoint has this id."""
         directory = Directory(self.store)
         ids = directory.ids(paths.PathKind.MANIFEST)
         wanted = ids[::-1] if checkpoint is None else [each for each in ids if each == checkpoint]

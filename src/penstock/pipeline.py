@@ -58,10 +58,13 @@ class Pipeline(Builder):
         An exchange that barriers can overtake on does not hold up an unaligned checkpoint. Nothing is started.
         `parallelism` is for operators that name none, as in `start`; without it, theirs is left open.
 
-        >>> orders.key_by("user").sum("amount", name="totals").sink(ConsoleSink(), name="out").explain(parallelism=2)
-        Pipeline 'orders': 2 chains, 1 exchange
-          default parallelism: 2; workers: 2; key groups: 128
-        ...
+        Example:
+
+            >>> totals = orders.key_by("user").sum("amount", name="totals")
+            >>> totals.sink(ConsoleSink(), name="out").explain(parallelism=2)
+            Pipeline 'orders': 2 chains, 1 exchange
+              default parallelism: 2; workers: 2; key groups: 128
+            ...
         """
         text = explained(plan(self._described(), parallelism or 1), parallelism)
         if to_string:

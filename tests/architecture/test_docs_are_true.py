@@ -342,7 +342,7 @@ def test_each_term_of_the_glossary_is_there_once_and_in_order() -> None:
 def rooms_drawn(text: str) -> list[set[str]]:
     """The rooms of the picture, from top to bottom; those that stand side by side together."""
     picture = next(block for heading, block in _FENCE.findall(text) if not heading and "ids.py" in block)
-    rows = [re.match(r"\S+(?:\s*\|\s*\S+)?", line) for line in picture.splitlines()]
+    rows = [re.match(r"\S+(?:\s*\|\s*\S+)*", line) for line in picture.splitlines()]
     return [set(re.findall(r"(\w+)(?:/|\.py)", row[0])) for row in rows if row]
 
 

@@ -5,7 +5,7 @@ show it as code. It runs after the lines of docs/reference/index.md, which make 
 a session stands behind `Example on Spark:` and is run by tests/spark/test_documents.py.
 
 A method has an example if its own docstring has one, or if one of its class uses it: a class that is extended, such as
-`Source`, is best shown whole.
+`Source`, is best shown whole. Methods of streams have doctests instead, which tests/unit/api/test_docstrings.py runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def preamble() -> str:
 
 
 def examples_in(docstring: str, *headings: str) -> list[str]:
-    """The indented blocks behind one of these headings."""
+    """The indented blocks behind one of these headings, but for doctests."""
     lines = inspect.cleandoc(docstring).splitlines()
     found = []
     for number, line in enumerate(lines):
@@ -51,7 +51,9 @@ def examples_in(docstring: str, *headings: str) -> list[str]:
                 if following and not following.startswith("    "):
                     break
                 block.append(following)
-            found.append(textwrap.dedent("\n".join(block)).strip("\n") + "\n")
+            source = textwrap.dedent("\n".join(block)).strip("\n") + "\n"
+            if not source.startswith(">>> "):
+                found.append(source)
     return found
 
 
@@ -128,9 +130,13 @@ def members_shown() -> dict[str, set[str]]:
     return {name: set(re.findall(r"\w+", members)) for name, members in found}
 
 
+def has_example(docstring: str) -> bool:
+    return bool(examples_in(docstring, HERE, ON_SPARK)) or ">>> " in docstring
+
+
 def without_example(name: str, value: Any, members: set[str] | None = None) -> list[str]:
     """What lacks an example: the class or function itself, or some of its methods."""
-    own = examples_in(value.__doc__ or "", HERE, ON_SPARK)
+    own = has_example(value.__doc__ or "")
     if not inspect.isclass(value):
         return [] if own else [name]
     methods = {each: method for each, method in methods_of(value).items() if members is None or each in members}
@@ -142,7 +148,7 @@ def without_example(name: str, value: Any, members: set[str] | None = None) -> l
     return [
         f"{name}.{each}"
         for each, method in methods.items()
-        if each not in used and not examples_in(docstring_of(method), HERE, ON_SPARK)
+        if each not in used and not has_example(docstring_of(method))
     ]
 
 

@@ -20,7 +20,20 @@ from penstock.cli import templates
 
 REPOSITORY = Path(__file__).parents[2]
 PUBLIC = {name: importlib.import_module(name) for name in ("penstock", "penstock.testing", "penstock.checkpoints")}
-FOR_TESTS = {"ListSource", "CollectSink", "ABORT", "CHECKPOINT", "PAUSE", "run", "collect", "Result", "Schedule"}
+FOR_TESTS = {
+    "ABORT",
+    "CHECKPOINT",
+    "PAUSE",
+    "CollectSink",
+    "ContractBroken",
+    "ListSource",
+    "Result",
+    "Schedule",
+    "check_sink",
+    "check_source",
+    "collect",
+    "run",
+}
 _FENCE = re.compile(r"^```python[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _UNITS = ("_ms", "_s", "_seconds", "_bytes")
 
@@ -51,7 +64,7 @@ def private_imports(source: str) -> list[str]:
             found += [each.name for each in node.names if _is_ours(each.name) and each.name not in PUBLIC]
         elif isinstance(node, ast.ImportFrom) and _is_ours(node.module or ""):
             known = getattr(PUBLIC.get(node.module or ""), "__all__", ())
-            names = [each.name for each in node.names]
+            names = [each.name for each in node.names if not (each.name == "*" and node.module in PUBLIC)]
             found += [
                 f"{node.module}.{name}" for name in names if name not in known and f"{node.module}.{name}" not in PUBLIC
             ]

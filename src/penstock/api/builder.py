@@ -69,9 +69,11 @@ class Builder:
     def source(self, source: Source, *, name: str | None = None, parallelism: int | None = None) -> Stream:
         """A stream of what a source reads.
 
-        >>> pipeline = Pipeline("orders")
-        >>> collect(pipeline.source(ListSource([{"user": "ada"}]), name="orders"))
-        [{'user': 'ada'}]
+        Example:
+
+            >>> pipeline = Pipeline("orders")
+            >>> collect(pipeline.source(ListSource([{"user": "ada"}]), name="orders"))
+            [{'user': 'ada'}]
         """
         require_instance("source()", source, Source, "FileSource(…)")
         chosen = self._add(
@@ -89,10 +91,12 @@ class Builder:
     def graph(self) -> Graph:
         """The whole, checked: shape, names, parallelism, and whether every function can travel to the workers.
 
-        >>> pipeline = Pipeline("orders")
-        >>> _ = pipeline.source(ListSource([{"user": "ada"}]), name="in").sink(CollectSink(), name="out")
-        >>> [node.name for node in pipeline.graph().nodes]
-        ['in', 'out']
+        Example:
+
+            >>> pipeline = Pipeline("orders")
+            >>> _ = pipeline.source(ListSource([{"user": "ada"}]), name="in").sink(CollectSink(), name="out")
+            >>> [node.name for node in pipeline.graph().nodes]
+            ['in', 'out']
         """
         graph = self._described()
         for node in graph.nodes:

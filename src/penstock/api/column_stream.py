@@ -34,8 +34,10 @@ class ColumnStream(StreamBase):
     ) -> Stream:
         """Some of the columns, in this order, and then those that expressions compute.
 
-        >>> collect(orders.select("user", double=pc.field("amount") * 2))
-        [{'user': 'ada', 'double': 6}, {'user': 'ben', 'double': -2}, {'user': 'ada', 'double': 10}]
+        Example:
+
+            >>> collect(orders.select("user", double=pc.field("amount") * 2))
+            [{'user': 'ada', 'double': 6}, {'user': 'ben', 'double': -2}, {'user': 'ada', 'double': 10}]
         """
         if any(isinstance(column, pc.Expression) for column in columns):
             raise PipelineError(
@@ -57,10 +59,12 @@ class ColumnStream(StreamBase):
     ) -> Stream:
         """One more column, or one replaced: by an expression, or by a function of a batch that returns an array.
 
-        >>> collect(orders.with_column("is_refund", pc.field("amount") < 0).select("user", "is_refund"))
-        [{'user': 'ada', 'is_refund': False}, {'user': 'ben', 'is_refund': True}, {'user': 'ada', 'is_refund': False}]
-        >>> collect(orders.with_column("half", lambda batch: pc.divide(batch["amount"], 2)).select("half"))
-        [{'half': 1}, {'half': 0}, {'half': 2}]
+        Example:
+
+            >>> collect(orders.with_column("is_refund", pc.field("amount") < 0).select("is_refund"))
+            [{'is_refund': False}, {'is_refund': True}, {'is_refund': False}]
+            >>> collect(orders.with_column("half", lambda batch: pc.divide(batch["amount"], 2)).select("half"))
+            [{'half': 1}, {'half': 0}, {'half': 2}]
         """
         require_columns("with_column", (column,))
         made = functools.partial(operators.WithColumnOperator, column, value)
@@ -73,8 +77,10 @@ class ColumnStream(StreamBase):
     def drop(self, *columns: str, name: str | None = None, parallelism: int | None = None) -> Stream:
         """All columns but these.
 
-        >>> collect(orders.drop("at", "amount"))
-        [{'user': 'ada'}, {'user': 'ben'}, {'user': 'ada'}]
+        Example:
+
+            >>> collect(orders.drop("at", "amount"))
+            [{'user': 'ada'}, {'user': 'ben'}, {'user': 'ada'}]
         """
         require_columns("drop", columns)
         return self._node("drop", functools.partial(operators.DropOperator, columns), name, parallelism)
@@ -82,8 +88,10 @@ class ColumnStream(StreamBase):
     def rename(self, names: Mapping[str, str], *, name: str | None = None, parallelism: int | None = None) -> Stream:
         """The same columns under new names, by the old ones. The column of the event time may be among them.
 
-        >>> collect(orders.rename({"user": "customer"}).drop("at"))[0]
-        {'customer': 'ada', 'amount': 3}
+        Example:
+
+            >>> collect(orders.rename({"user": "customer"}).drop("at"))[0]
+            {'customer': 'ada', 'amount': 3}
         """
         require_mapping("rename", names, '{"user": "customer"}')
         require_columns("rename", tuple(names.values()))
@@ -100,8 +108,10 @@ class ColumnStream(StreamBase):
     ) -> Stream:
         """Columns in other types: of Arrow, or as in a DDL string. A value that does not fit is a `DataError`.
 
-        >>> collect(orders.cast({"amount": "double", "at": pa.int32()}))[0]
-        {'user': 'ada', 'amount': 3.0, 'at': 1000}
+        Example:
+
+            >>> collect(orders.cast({"amount": "double", "at": pa.int32()}))[0]
+            {'user': 'ada', 'amount': 3.0, 'at': 1000}
         """
         require_mapping("cast", types, '{"amount": "double"}')
         wanted = {column: type_of(column, kind) for column, kind in types.items()}

@@ -46,18 +46,20 @@ class ConnectedStreams:
         `time_mode` and `at_end` as in `KeyedStream.process`. Without `time_mode`, timers are in event time if both
         streams have it.
 
-        >>> class Spent(TwoInputFunction):
-        ...     def open(self, context):
-        ...         self.total = context.value("total", "amount bigint")
-        ...     def process_left(self, batch, context):
-        ...         for key, rows in context.each_key(batch):
-        ...             (total,) = self.total.get() or (0,)
-        ...             self.total.update((total + pc.sum(rows["amount"]).as_py(),))
-        ...             yield pa.record_batch({"user": [key[0]], "total": [self.total.get()[0]]})
-        ...     process_right = process_left
-        >>> refunds = orders.filter(pc.field("amount") < 0)
-        >>> collect(orders.key_by("user").connect(refunds.key_by("user")).process(Spent()))[-1]
-        {'user': 'ben', 'total': -2}
+        Example:
+
+            >>> class Spent(TwoInputFunction):
+            ...     def open(self, context):
+            ...         self.total = context.value("total", "amount bigint")
+            ...     def process_left(self, batch, context):
+            ...         for key, rows in context.each_key(batch):
+            ...             (total,) = self.total.get() or (0,)
+            ...             self.total.update((total + pc.sum(rows["amount"]).as_py(),))
+            ...             yield pa.record_batch({"user": [key[0]], "total": [self.total.get()[0]]})
+            ...     process_right = process_left
+            >>> refunds = orders.filter(pc.field("amount") < 0)
+            >>> collect(orders.key_by("user").connect(refunds.key_by("user")).process(Spent()))[-1]
+            {'user': 'ben', 'total': -2}
         """
         instance = instance_of(function)
         label, keeps = label_of(instance), Keeps.KEYS

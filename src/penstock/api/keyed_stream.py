@@ -73,15 +73,17 @@ class KeyedStream(Stream):
         the key. `handleInitialState` gets its rows before the first record, in a pipeline that starts without a
         checkpoint of this operator. The table is read here, and travels to every worker.
 
-        >>> class Count(KeyedFunction):
-        ...     def open(self, context):
-        ...         self.count = context.value("count", "n bigint", ttl="1 day")
-        ...     def process(self, key, rows, context):
-        ...         (n,) = self.count.get() or (0,)
-        ...         self.count.update((n + rows.num_rows,))
-        ...         return pa.record_batch({"user": [key[0]], "n": [n + rows.num_rows]})
-        >>> collect(orders.key_by("user").process(Count()), by="user")
-        [{'user': 'ada', 'n': 2}, {'user': 'ben', 'n': 1}]
+        Example:
+
+            >>> class Count(KeyedFunction):
+            ...     def open(self, context):
+            ...         self.count = context.value("count", "n bigint", ttl="1 day")
+            ...     def process(self, key, rows, context):
+            ...         (n,) = self.count.get() or (0,)
+            ...         self.count.update((n + rows.num_rows,))
+            ...         return pa.record_batch({"user": [key[0]], "n": [n + rows.num_rows]})
+            >>> collect(orders.key_by("user").process(Count()), by="user")
+            [{'user': 'ada', 'n': 2}, {'user': 'ben', 'n': 1}]
         """
         mode = time_mode_of(time_mode, self._event_time is not None)
         call = ProcessCall(function, self.key, format, schema, at_end, mode, initial_state)
@@ -105,9 +107,11 @@ class KeyedStream(Stream):
         records of it; `sequence` and `emit` are those of `aggregate`. This works row by row in Python: where
         `aggregate` does, it is much faster.
 
-        >>> larger = lambda so_far, row: max(so_far, row, key=lambda each: each["amount"])
-        >>> collect(orders.key_by("user").reduce(larger, emit="final"), by="user")
-        [{'user': 'ada', 'amount': 5, 'at': 61000}, {'user': 'ben', 'amount': -1, 'at': 2000}]
+        Example:
+
+            >>> larger = lambda so_far, row: max(so_far, row, key=lambda each: each["amount"])
+            >>> collect(orders.key_by("user").reduce(larger, emit="final"), by="user")
+            [{'user': 'ada', 'amount': 5, 'at': 61000}, {'user': 'ben', 'amount': -1, 'at': 2000}]
         """
         require_choice("reduce: emit", emit, "updates", "final")
         require_sequence("reduce", sequence)
@@ -147,9 +151,11 @@ class KeyedStream(Stream):
         `emit="final"` emits a key once, at the end of a bounded input. A later run on the same checkpoints that reads
         more emits the keys that had records since then, with their new values.
 
-        >>> totals = orders.key_by("user").aggregate(total=("sum", "amount"), mean=("avg", "amount"), emit="final")
-        >>> collect(totals, by="user")
-        [{'user': 'ada', 'total': 8, 'mean': 4.0}, {'user': 'ben', 'total': -1, 'mean': -1.0}]
+        Example:
+
+            >>> totals = orders.key_by("user").aggregate(total=("sum", "amount"), mean=("avg", "amount"), emit="final")
+            >>> collect(totals, by="user")
+            [{'user': 'ada', 'total': 8, 'mean': 4.0}, {'user': 'ben', 'total': -1, 'mean': -1.0}]
         """
         require_choice("aggregate: emit", emit, "updates", "final")
         require_sequence("aggregate", sequence)
@@ -180,8 +186,10 @@ class KeyedStream(Stream):
     ) -> Stream:
         """The number of records of each key so far: see `aggregate`.
 
-        >>> collect(orders.key_by("user").count(emit="final"), by="user")
-        [{'user': 'ada', 'count': 2}, {'user': 'ben', 'count': 1}]
+        Example:
+
+            >>> collect(orders.key_by("user").count(emit="final"), by="user")
+            [{'user': 'ada', 'count': 2}, {'user': 'ben', 'count': 1}]
         """
         outputs: dict[str, Output] = {output: "count"}
         return self.aggregate(sequence=sequence, emit=emit, name=name, parallelism=parallelism, **outputs)
@@ -198,8 +206,10 @@ class KeyedStream(Stream):
     ) -> Stream:
         """The sum of a column for each key so far: see `aggregate`.
 
-        >>> collect(orders.key_by("user").sum("amount", "total", emit="final"), by="user")
-        [{'user': 'ada', 'total': 8}, {'user': 'ben', 'total': -1}]
+        Example:
+
+            >>> collect(orders.key_by("user").sum("amount", "total", emit="final"), by="user")
+            [{'user': 'ada', 'total': 8}, {'user': 'ben', 'total': -1}]
         """
         outputs: dict[str, Output] = {output or column: ("sum", column)}
         return self.aggregate(sequence=sequence, emit=emit, name=name, parallelism=parallelism, **outputs)
@@ -220,9 +230,11 @@ class KeyedStream(Stream):
         and counted, in `Status.rows_late`; with `late="error"` it is a `DataError`; with `late="stream"` it goes to the
         stream `late()` of the result, with all its columns.
 
-        >>> keyed = orders.with_watermark("at", "10 s").key_by("user")
-        >>> collect(keyed.window("1 min").sum("amount"), by="window_start")[-1]
-        {'user': 'ada', 'window_start': 60000, 'window_end': 120000, 'amount': 5}
+        Example:
+
+            >>> keyed = orders.with_watermark("at", "10 s").key_by("user")
+            >>> collect(keyed.window("1 min").sum("amount"), by="window_start")[-1]
+            {'user': 'ada', 'window_start': 60000, 'window_end': 120000, 'amount': 5}
         """
         windows = windows_of(size, every, offset)
         require_choice("window: late", late, "drop", "error", "stream")

@@ -69,13 +69,15 @@ class Stream(ColumnStream):
 
     The examples of the methods begin with this stream:
 
-    >>> import pyarrow as pa
-    >>> import pyarrow.compute as pc
-    >>> from penstock import *
-    >>> from penstock.testing import CollectSink, ListSource, collect, run
-    >>> rows = [("ada", 3, 1_000), ("ben", -1, 2_000), ("ada", 5, 61_000)]
-    >>> source = ListSource([{"user": user, "amount": amount, "at": at} for user, amount, at in rows])
-    >>> orders = Pipeline("orders").source(source)
+    Example:
+
+        >>> import pyarrow as pa
+        >>> import pyarrow.compute as pc
+        >>> from penstock import *
+        >>> from penstock.testing import CollectSink, ListSource, collect, run
+        >>> rows = [("ada", 3, 1_000), ("ben", -1, 2_000), ("ada", 5, 61_000)]
+        >>> source = ListSource([{"user": user, "amount": amount, "at": at} for user, amount, at in rows])
+        >>> orders = Pipeline("orders").source(source)
     """
 
     # --- functions ---
@@ -91,8 +93,10 @@ class Stream(ColumnStream):
     ) -> Stream:
         """A batch for each batch, or with `format="rows"` a row for each row.
 
-        >>> collect(orders.map(lambda row: {"name": row["user"].title()}, format="rows"))
-        [{'name': 'Ada'}, {'name': 'Ben'}, {'name': 'Ada'}]
+        Example:
+
+            >>> collect(orders.map(lambda row: {"name": row["user"].title()}, format="rows"))
+            [{'name': 'Ada'}, {'name': 'Ben'}, {'name': 'Ada'}]
         """
         declared = schema_or_none(schema)
         made = functools.partial(operators.MapOperator, function, format, declared)
@@ -110,10 +114,12 @@ class Stream(ColumnStream):
 
         A function returns a boolean for each record, an expression, or the filtered batch.
 
-        >>> collect(orders.filter(pc.field("amount") > 3))
-        [{'user': 'ada', 'amount': 5, 'at': 61000}]
-        >>> collect(orders.filter(lambda row: row["user"] == "ben", format="rows"))
-        [{'user': 'ben', 'amount': -1, 'at': 2000}]
+        Example:
+
+            >>> collect(orders.filter(pc.field("amount") > 3))
+            [{'user': 'ada', 'amount': 5, 'at': 61000}]
+            >>> collect(orders.filter(lambda row: row["user"] == "ben", format="rows"))
+            [{'user': 'ben', 'amount': -1, 'at': 2000}]
         """
         made = functools.partial(operators.FilterOperator, condition, format)
         if isinstance(condition, pc.Expression):
@@ -131,9 +137,11 @@ class Stream(ColumnStream):
     ) -> Stream:
         """Any number of batches for each batch, or with `format="rows"` of rows for each row: an iterable of them.
 
-        >>> letters = orders.flat_map(lambda row: [{"letter": letter} for letter in row["user"][:2]], format="rows")
-        >>> collect(letters)[:3]
-        [{'letter': 'a'}, {'letter': 'd'}, {'letter': 'b'}]
+        Example:
+
+            >>> letters = orders.flat_map(lambda row: [{"letter": letter} for letter in row["user"][:2]], format="rows")
+            >>> collect(letters)[:3]
+            [{'letter': 'a'}, {'letter': 'd'}, {'letter': 'b'}]
         """
         declared = schema_or_none(schema)
         made = functools.partial(operators.FlatMapOperator, function, format, declared)
@@ -158,8 +166,10 @@ class Stream(ColumnStream):
         the function may run more than once for a record; what comes out of it counts once. At most `batch_rows`
         records go into one call. `ordered=False` emits results as they come.
 
-        >>> collect(orders.map_async(lambda row: {"length": len(row["user"])}, format="rows", concurrency=2))
-        [{'length': 3}, {'length': 3}, {'length': 3}]
+        Example:
+
+            >>> collect(orders.map_async(lambda row: {"length": len(row["user"])}, format="rows", concurrency=2))
+            [{'length': 3}, {'length': 3}, {'length': 3}]
 
         The trap: threads take turns in Python code. They help a function that waits, for a service or in a library
         that lets go of the interpreter; `executor="processes"` is for one that computes in Python.
@@ -200,9 +210,11 @@ class Stream(ColumnStream):
     ) -> Stream:
         """Say which column has the time of an event, and how late a record may come.
 
-        >>> windows = orders.with_watermark("at", "10 s").key_by("user").window("1 min")
-        >>> collect(windows.count(), by="window_start")[-1]
-        {'user': 'ada', 'window_start': 60000, 'window_end': 120000, 'count': 1}
+        Example:
+
+            >>> windows = orders.with_watermark("at", "10 s").key_by("user").window("1 min")
+            >>> collect(windows.count(), by="window_start")[-1]
+            {'user': 'ada', 'window_start': 60000, 'window_end': 120000, 'count': 1}
 
         The column is a timestamp of any unit, or an int64 of milliseconds; a null in it is a `DataError`. With `unit`,
         numbers of seconds ("s"), "ms", "us" or "ns" become timestamps in UTC. From here on event time is that of the
@@ -249,8 +261,10 @@ class Stream(ColumnStream):
 
         `nulls="group"`: null is a key like any other. `nulls="error"`: a null in a key is a `DataError`.
 
-        >>> collect(orders.key_by("user").sum("amount", emit="final"), by="user")
-        [{'user': 'ada', 'amount': 8}, {'user': 'ben', 'amount': -1}]
+        Example:
+
+            >>> collect(orders.key_by("user").sum("amount", emit="final"), by="user")
+            [{'user': 'ada', 'amount': 8}, {'user': 'ben', 'amount': -1}]
         """
         from penstock.api.keyed_stream import KeyedStream
 
@@ -265,9 +279,11 @@ class Stream(ColumnStream):
     def union(self, *others: Stream) -> Stream:
         """The records of all these streams, which must have one schema. Nothing is known about their order.
 
-        >>> refunds = orders.filter(pc.field("amount") < 0)
-        >>> len(collect(orders.union(refunds)))
-        4
+        Example:
+
+            >>> refunds = orders.filter(pc.field("amount") < 0)
+            >>> len(collect(orders.union(refunds)))
+            4
         """
         ports = list(self._ports)
         for other in others:
@@ -278,10 +294,12 @@ class Stream(ColumnStream):
     def connect(self, other: Stream) -> ConnectedStreams:
         """Two streams for one function: both keyed, or `other.broadcast()`, which then goes to every subtask.
 
-        >>> refunds = orders.filter(pc.field("amount") < 0)
-        >>> sides = orders.connect(refunds).process(lambda batch, side: batch.select(["user"]))
-        >>> len(collect(sides))
-        4
+        Example:
+
+            >>> refunds = orders.filter(pc.field("amount") < 0)
+            >>> sides = orders.connect(refunds).process(lambda batch, side: batch.select(["user"]))
+            >>> len(collect(sides))
+            4
         """
         self._require_own("connect", other)
         return ConnectedStreams(self, other)
@@ -289,48 +307,60 @@ class Stream(ColumnStream):
     def rebalance(self) -> Stream:
         """Batches to all subtasks of the next operator in turn.
 
-        >>> len(collect(orders.rebalance().map(lambda batch: batch), parallelism=2))
-        3
+        Example:
+
+            >>> len(collect(orders.rebalance().map(lambda batch: batch), parallelism=2))
+            3
         """
         return self._by(Partitioning.REBALANCE)
 
     def shuffle(self) -> Stream:
         """Batches to subtasks of the next operator at random.
 
-        >>> len(collect(orders.shuffle().map(lambda batch: batch), parallelism=2))
-        3
+        Example:
+
+            >>> len(collect(orders.shuffle().map(lambda batch: batch), parallelism=2))
+            3
         """
         return self._by(Partitioning.SHUFFLE)
 
     def broadcast(self) -> Stream:
         """Every record to every subtask of the next operator. Such an input is always aligned.
 
-        >>> len(collect(orders.broadcast().map(lambda batch: batch), parallelism=2))
-        6
+        Example:
+
+            >>> len(collect(orders.broadcast().map(lambda batch: batch), parallelism=2))
+            6
         """
         return self._by(Partitioning.BROADCAST)
 
     def to_one(self) -> Stream:
         """Everything to the first subtask of the next operator, which has no other unless it is told to.
 
-        >>> len(collect(orders.to_one().map(lambda batch: batch), parallelism=2))
-        3
+        Example:
+
+            >>> len(collect(orders.to_one().map(lambda batch: batch), parallelism=2))
+            3
         """
         return self._by(Partitioning.GLOBAL)
 
     def forward(self) -> Stream:
         """From each subtask to the one of the same number, at equal parallelism. Such an input is always aligned.
 
-        >>> len(collect(orders.forward().map(lambda batch: batch), parallelism=2))
-        3
+        Example:
+
+            >>> len(collect(orders.forward().map(lambda batch: batch), parallelism=2))
+            3
         """
         return self._by(Partitioning.FORWARD)
 
     def rescale(self) -> Stream:
         """From each subtask to a few of the next operator, without a connection from all to all.
 
-        >>> len(collect(orders.rescale().map(lambda batch: batch), parallelism=2))
-        3
+        Example:
+
+            >>> len(collect(orders.rescale().map(lambda batch: batch), parallelism=2))
+            3
         """
         return self._by(Partitioning.RESCALE)
 
@@ -339,10 +369,12 @@ class Stream(ColumnStream):
 
         Its columns are `operator`, `path`, `line` (or row, from 1), `offset` (in bytes), `raw` and `reason`.
 
-        >>> source = FileSource("/data/in", format="jsonl", schema="n bigint", on_error="dead_letter")
-        >>> read = Pipeline("readings").source(source, name="read")
-        >>> read.dead_letters()
-        <Stream of pipeline 'readings' behind 'read'>
+        Example:
+
+            >>> source = FileSource("/data/in", format="jsonl", schema="n bigint", on_error="dead_letter")
+            >>> read = Pipeline("readings").source(source, name="read")
+            >>> read.dead_letters()
+            <Stream of pipeline 'readings' behind 'read'>
         """
         cure = 'say on_error="dead_letter" there'
         return Stream(self.pipeline, side_ports(self.pipeline._nodes, self._ports, DEAD_LETTERS, cure))
@@ -350,9 +382,11 @@ class Stream(ColumnStream):
     def late(self) -> Stream:
         """The records that came after their windows had been emitted, as a stream: `window(…, late="stream")`.
 
-        >>> windows = orders.with_watermark("at", 0).key_by("user").window("1 min", late="stream").count(name="counts")
-        >>> windows.late()
-        <Stream of pipeline 'orders' behind 'counts'>
+        Example:
+
+            >>> windows = orders.with_watermark("at", 0).key_by("user").window("1 min", late="stream")
+            >>> windows.count(name="counts").late()
+            <Stream of pipeline 'orders' behind 'counts'>
         """
         cure = 'say late="stream" in the call of window'
         return Stream(self.pipeline, side_ports(self.pipeline._nodes, self._ports, LATE, cure))
@@ -360,10 +394,12 @@ class Stream(ColumnStream):
     def sink(self, sink: Sink, *, name: str | None = None, parallelism: int | None = None) -> Pipeline:
         """Write to a sink. Returns the pipeline.
 
-        >>> output = CollectSink()
-        >>> result = run(orders.select("user").sink(output))
-        >>> output.rows()
-        [{'user': 'ada'}, {'user': 'ben'}, {'user': 'ada'}]
+        Example:
+
+            >>> output = CollectSink()
+            >>> result = run(orders.select("user").sink(output))
+            >>> output.rows()
+            [{'user': 'ada'}, {'user': 'ben'}, {'user': 'ada'}]
         """
         require_instance("sink()", sink, Sink, "ParquetSink(…)")
         chosen = self.pipeline._add(

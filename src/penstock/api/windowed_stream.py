@@ -39,9 +39,11 @@ class WindowedStream:
         `first` and `last` go by the order of arrival, in windows that overlap only within a pane: a stretch of the
         greatest length of which both `size` and `every` are multiples.
 
-        >>> windows = orders.with_watermark("at", "10 s").key_by("user").window("1 min")
-        >>> collect(windows.aggregate(total=("sum", "amount"), orders="count"), by="window_start")[-1]
-        {'user': 'ada', 'window_start': 60000, 'window_end': 120000, 'total': 5, 'orders': 1}
+        Example:
+
+            >>> windows = orders.with_watermark("at", "10 s").key_by("user").window("1 min")
+            >>> collect(windows.aggregate(total=("sum", "amount"), orders="count"), by="window_start")[-1]
+            {'user': 'ada', 'window_start': 60000, 'window_end': 120000, 'total': 5, 'orders': 1}
         """
         key = self.stream.key
         aggregates = aggregates_of((*key, WINDOW_START, WINDOW_END), outputs)
@@ -70,8 +72,10 @@ class WindowedStream:
     def count(self, output: str = "count", *, name: str | None = None, parallelism: int | None = None) -> Stream:
         """The number of records of each key in each window: see `aggregate`.
 
-        >>> len(collect(orders.with_watermark("at", "10 s").key_by("user").window("1 min").count()))
-        3
+        Example:
+
+            >>> len(collect(orders.with_watermark("at", "10 s").key_by("user").window("1 min").count()))
+            3
         """
         return self.aggregate(name=name, parallelism=parallelism, **{output: "count"})
 
@@ -80,8 +84,10 @@ class WindowedStream:
     ) -> Stream:
         """The sum of a column for each key and window: see `aggregate`.
 
-        >>> windows = orders.with_watermark("at", "10 s").key_by("user").window("2 min")
-        >>> collect(windows.sum("amount", "total"), by="user")[0]
-        {'user': 'ada', 'window_start': 0, 'window_end': 120000, 'total': 8}
+        Example:
+
+            >>> windows = orders.with_watermark("at", "10 s").key_by("user").window("2 min")
+            >>> collect(windows.sum("amount", "total"), by="user")[0]
+            {'user': 'ada', 'window_start': 0, 'window_end': 120000, 'total': 8}
         """
         return self.aggregate(name=name, parallelism=parallelism, **{output or column: ("sum", column)})

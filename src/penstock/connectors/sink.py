@@ -22,7 +22,19 @@ Prepared: TypeAlias = Callable[[], Sequence[bytes]]
 
 
 def nothing_prepared() -> Sequence[bytes]:
-    """What `SinkWriter.prepare` returns if there is nothing to hand over: known by its identity, and not called."""
+    """What `SinkWriter.prepare` returns if there is nothing to hand over: known by its identity, and not called.
+
+    Example:
+
+        class Nowhere(SinkWriter):
+            def write(self, batch):
+                pass
+
+            def prepare(self):
+                return nothing_prepared
+
+        assert Nowhere().prepare() is nothing_prepared
+    """
     return ()
 
 
@@ -51,7 +63,7 @@ class SinkWriter(ABC):
             def prepare(self):
                 self.file.writelines(self.waiting)
                 self.waiting = []
-                return list
+                return nothing_prepared
 
             def close(self):
                 self.file.close()
@@ -110,7 +122,7 @@ class Committer(ABC):
                     if staged.exists():  # else it was published before the last crash
                         staged.rename(name.decode())
 
-            def sweep(self, generation):
+            def discard_uncommitted(self, generation):
                 for staged in Path("_staging").glob("*"):
                     staged.unlink()
 
@@ -119,7 +131,7 @@ class Committer(ABC):
         committer = Renamed()
         committer.commit(1, [b"orders"])
         committer.commit(1, [b"orders"])  # again, after a crash
-        committer.sweep(2)
+        committer.discard_uncommitted(2)
         assert Path("orders").exists()
         orders.sink(output)
     """

@@ -149,6 +149,12 @@ class Source(ABC):
             def identity(self):
                 return {**super().identity(), "version": "1"}
 
+            def on_start(self):
+                pass  # in the driver: look at the input once, for all workers
+
+            def on_restore(self, splits):
+                pass  # in the workers: the splits that the checkpoint knows
+
             def splits(self):
                 return ["abc", "xyz"]
 

@@ -81,7 +81,34 @@ JobEvent: TypeAlias = JobStarted | CheckpointEnded | JobRestarted | JobFinished
 
 
 class JobListener:
-    """Base of listeners. Override the methods of the events that you want to hear of."""
+    """Base of listeners. Override the methods of the events that you want to hear of.
+
+    Example on Spark:
+
+        class Told(JobListener):
+            def __init__(self):
+                self.events = []
+
+            def on_started(self, event):
+                self.events.append(f"{event.name} begins")
+
+            def on_checkpoint(self, event):
+                self.events.append(f"checkpoint {event.record.checkpoint}")
+
+            def on_restart(self, event):
+                self.events.append(f"restart {event.restarts}: {event.error}")
+
+            def on_finished(self, event):
+                self.events.append(f"{event.name} ends")
+
+        told = Told()
+        orders.sink(output, name="output")
+        job = pipeline.start(spark, "/tmp/penstock/listened", workers=1, parallelism=1, listeners=[told])
+        assert job.wait(timeout=120)
+        while len(told.events) < 3:
+            time.sleep(0.01)
+        assert told.events[0] == "example begins" and told.events[-1] == "example ends"
+    """
 
     def on_started(self, event: JobStarted) -> None:
         """The pipeline has started. Called once."""

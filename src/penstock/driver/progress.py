@@ -61,7 +61,7 @@ class JobProgress:
     inflight_rows: int
     """Rows that the checkpoint holds as in flight; 0 unless it is unaligned."""
     watermark_ms: int | None
-    """The slowest event time of any subtask, in milliseconds since 1970; None if there is none yet."""
+    """The slowest event time of any subtask, in milliseconds since 1970; None before the first watermark."""
 
 
 @dataclass(frozen=True, slots=True)

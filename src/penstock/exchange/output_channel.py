@@ -18,7 +18,7 @@ from penstock.protocol.credit import SenderCredit
 
 
 class FullOutputs:
-    """The output channels of a subtask that hold it up. `changed` hears of the first one, and when there is none."""
+    """The output channels of a subtask that hold it up. `changed` hears of the first one and of the end of the last."""
 
     __slots__ = ("_changed", "_channels")
 

@@ -16,7 +16,15 @@ Number: TypeAlias = int | float
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One metric of one subtask."""
+    """One metric of one subtask.
+
+    Example:
+
+        orders.sink(output, name="output")
+        sample = run(pipeline).metrics.of("num_records_in", "orders")[0]
+        assert (sample.name, sample.operator, sample.subtask, sample.value) == ("num_records_in", "orders", 0, 3)
+        assert (sample.unit, sample.kind.value, sample.count) == ("rows", "counter", 0)
+    """
 
     metric: Metric
     operator: OperatorName
@@ -48,6 +56,16 @@ class Sample:
 
 class Metrics(Sequence[Sample]):
     """The metrics of a pipeline at one moment: a sequence of samples, ordered by name, operator and subtask.
+
+    Example:
+
+        orders.sink(output, name="output")
+        metrics = run(pipeline).metrics  # on Spark: job.metrics()
+        assert metrics.by_operator("num_records_in") == {"orders": 3, "output": 3}
+        assert metrics.value("num_records_in", "output") == 3
+        assert metrics.of("num_records_in", "output")[0].value == 3
+        assert metrics.quantile("slice_time_s", 0.99) is not None
+        assert pa.table(metrics.to_pydict()).num_rows == len(metrics)
 
     The trap: workers report once a second, so numbers of two workers are of two moments.
     """

@@ -32,7 +32,7 @@ DEAD_LETTERS = counter("num_dead_letters", "rows", "rows that a source has emitt
 AHEAD = counter(
     "num_records_ahead",
     "rows",
-    "rows whose event time was further ahead of the clock than `max_ahead` (a day if there is none)",
+    "rows whose event time was further ahead of the clock than `max_ahead` (a day by default)",
     is_total=True,
 )
 IS_BACK_PRESSURED = gauge(

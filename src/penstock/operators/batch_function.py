@@ -26,18 +26,28 @@ from penstock.operators.timers import TimeMode
 class BatchFunction(ABC):
     """A function with state, called with records of many keys at a time.
 
+    Example:
+
         class Totals(BatchFunction):
             def open(self, context):
-                self.totals = context.value("totals", "total double")
+                self.totals = context.value("totals", "total bigint")
 
             def process_batch(self, batch, context):
-                added = pa.table(batch).group_by("user").aggregate([("amount", "sum")])
-                before = self.totals.get_batch(added["user"])
-                total = pc.add(pc.fill_null(before["total"], 0.0), added["amount_sum"].combine_chunks())
-                self.totals.update_batch(added["user"], {"total": total})
-                return pa.table({"user": added["user"], "total": total})
+                added = pa.table(batch).group_by("customer").aggregate([("amount", "sum")])
+                before = self.totals.get_batch(added["customer"])
+                total = pc.add(pc.fill_null(before["total"], 0), added["amount_sum"].combine_chunks())
+                self.totals.update_batch(added["customer"], {"total": total})
+                return pa.table({"customer": added["customer"], "total": total})
 
-        payments.key_by("user").process(Totals())
+            def on_timer(self, key, at, context):
+                return None
+
+            def close(self):
+                pass
+
+        orders.key_by("customer").process(Totals()).sink(output)
+        run(pipeline)
+        assert max(row["total"] for row in output.rows() if row["customer"] == "ann") == 40
 
     `get_batch(keys)`, `update_batch(keys, values)` and `clear_batch(keys)` are methods of value state, with or without
     a time to live. `keys` are the columns of the key, as a batch, or as an array if the key is one column.
@@ -53,7 +63,7 @@ class BatchFunction(ABC):
     def process_batch(self, batch: pa.RecordBatch, context: KeyedContext) -> Any:
         """Work on records of many keys. Return None, a batch, a table, or an iterable of them."""
 
-    def on_timer(self, key: tuple[Any, ...], at_ms: int, context: KeyedContext) -> Any:
+    def on_timer(self, key: tuple[Any, ...], at: int, context: KeyedContext) -> Any:
         """A timer is due that a `KeyedFunction` has set before this function took its place; states are at its key."""
         return None
 

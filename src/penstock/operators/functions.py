@@ -29,7 +29,7 @@ class KeyedContext(Protocol):
         class Recent(KeyedFunction):
             def open(self, context):
                 self.last = context.value("last", "amount bigint")
-                self.all = context.list("all", "amount bigint", ttl_ms=3_600_000)
+                self.all = context.list("all", "amount bigint", ttl="1 hour")
                 self.seen = context.map("seen", "amount bigint", "at bigint")
                 context.delete_state("state of an earlier version")
                 assert context.subtask < context.parallelism
@@ -44,7 +44,7 @@ class KeyedContext(Protocol):
                 context.set_timer(context.now_ms() + 90_000)
                 context.delete_timer(max(context.timers()))
 
-            def on_timer(self, key, at_ms, context):
+            def on_timer(self, key, at, context):
                 amounts = [amount for (amount,) in self.all.get()]
                 assert all(self.seen.contains_key((amount,)) for amount in amounts)
                 return pa.record_batch({"last": [self.last.get()[0]], "all": [amounts]})
@@ -146,7 +146,7 @@ class KeyedFunction(ABC):
                     context.set_timer(context.now_ms() + 60_000)
                     return rows.slice(0, 1)
 
-            def on_timer(self, key, at_ms, context):
+            def on_timer(self, key, at, context):
                 self.seen.clear()
 
             def close(self):
@@ -250,7 +250,7 @@ class TwoInputFunction(ABC):
                 for (customer,), rows in context.each_key(batch):
                     self.known.update((True,))
 
-            def on_timer(self, key, at_ms, context):
+            def on_timer(self, key, at, context):
                 if self.known.exists():
                     return pa.record_batch({"amount": [amount for (amount,) in self.waiting.get()]})
 

@@ -83,7 +83,7 @@ class TimerValues:
 
     Example:
 
-        values = TimerValues(processing_time_ms=1_000, watermark_ms=500)
+        values = TimerValues(1_000, 500)
         assert values.getCurrentProcessingTimeInMs() == 1_000 and values.getCurrentWatermarkInMs() == 500
     """
 

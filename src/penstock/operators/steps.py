@@ -33,7 +33,7 @@ class Steps:
         self.order = order
         """The numbers of the rows in the batch, in the order in which they are worked off."""
         self.rows_done = 0
-        """So many of them are in the state, and their output is emitted. Kept up to date by `steps`."""
+        """Number of them that are in the state, with their output emitted. Kept up to date by `steps`."""
         self.calls = 0
         """Calls of the user's function so far. Kept up to date by `steps`."""
         self.call_rows_max = CALL_ROWS_FIRST

@@ -100,7 +100,7 @@ class Status:
     dead_letters: int = 0
     """Rows for `dead_letters()`: lines, rows or files that could not be read, over all restarts."""
     rows_ahead: int = 0
-    """Rows whose event time was further ahead of the clock than `max_ahead` (a day if there is none)."""
+    """Rows whose event time was further ahead of the clock than `max_ahead` (a day by default)."""
 
 
 class Job:
@@ -118,6 +118,10 @@ class Job:
         assert first < saved == job.status.last_checkpoint
         assert job.checkpoints()[-1].is_completed and job.last_error is None
         assert len(job.worker_processes) == 1 and not job.wait(timeout=0)
+        job.add_listener(JobListener())
+        assert job.is_active and job.metrics().value("num_records_in", "numbers") is not None
+        assert job.last_progress == job.recent_progress[-1]
+        assert "numbers" in job.explain(to_string=True)
         assert job.stop(drain=True, timeout=60) > saved
     """
 

@@ -19,6 +19,7 @@ from penstock.connectors.memory import CHECKPOINT, ListSource
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
 from penstock.errors import PenstockError
 from penstock.ids import CheckpointId, Generation
+from penstock.model.units import Duration
 from penstock.pipeline import Pipeline
 from penstock.storage import MemoryStore
 from penstock.testing.contract import Rows, broken, check_identity, difference, pickled, row_texts
@@ -46,12 +47,17 @@ def check_sink(
     make_batch: MakeBatch = numbered_rows,
     rows: int = 600,
     deaths_max: int = _DEATHS_MAX,
-    seconds: float = 60.0,
+    timeout: Duration = "1 min",
 ) -> None:
     """Raise `ContractBroken` if the sink loses, doubles or publishes rows too early in any trial.
 
-        def test_my_sink(tmp_path):
-            check_sink(lambda name: MySink(tmp_path / name), lambda name: read_my_files(tmp_path / name))
+    Example:
+
+        def read_back(name):
+            files = sorted(Path(name).glob("part-*.parquet"))
+            return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+        assert check_sink(lambda name: ParquetSink(name), read_back, rows=60, deaths_max=3) is None
 
     `make_sink(name)` describes a sink whose destination (directory, table, topic) has that name, of lower-case letters,
     digits and underscores. It is called several times with one name: a driver that starts again describes its sink
@@ -63,7 +69,7 @@ def check_sink(
     The trap: a death is an exception that is raised between two lines of the committer's module. A sink whose `finally`
     hides a defect from it needs a test of its own that kills a process.
     """
-    trials = _Trials(make_sink, read_back, make_batch, rows, seconds)
+    trials = _Trials(make_sink, read_back, make_batch, rows, timeout)
     trials.calls()
     trials.runs(deaths_max)
 
@@ -74,13 +80,13 @@ class _Died(BaseException):
 
 class _Trials:
     def __init__(
-        self, make_sink: MakeSink, read_back: ReadBack, make_batch: MakeBatch, rows: int, seconds: float
+        self, make_sink: MakeSink, read_back: ReadBack, make_batch: MakeBatch, rows: int, timeout: Duration
     ) -> None:
         self._make_sink = make_sink
         self._read_back = read_back
         self._make_batch = make_batch
         self._rows = rows
-        self._seconds = seconds
+        self._timeout = timeout
         self._names = (f"trial_{number}" for number in itertools.count(1))
         self._name = ""
         self._sink = make_sink("trial_0")
@@ -288,7 +294,7 @@ class _Trials:
                     parallelism=parallelism,
                     store=store,
                     until=faults.look,
-                    timeout=self._seconds,
+                    timeout=self._timeout,
                     restarts=5,
                 )
                 break

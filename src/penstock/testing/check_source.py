@@ -16,6 +16,7 @@ from penstock.connectors.collect import CollectSink
 from penstock.connectors.source import END_OF_SPLIT, Portion, Source, SplitReader
 from penstock.errors import PenstockError
 from penstock.ids import DEAD_LETTERS
+from penstock.model.units import Duration
 from penstock.pipeline import Pipeline
 from penstock.storage import MemoryStore
 from penstock.testing.contract import Rows, broken, check_identity, difference, pickled, row_texts
@@ -37,19 +38,23 @@ def check_source(
     *,
     rows: int | None = None,
     batch_rows: int = 7,
-    seconds: float = 60.0,
+    timeout: Duration = "1 min",
 ) -> None:
     """Raise `ContractBroken` if the source loses or repeats records, or reports a position that does not hold.
 
-        def test_my_source():
-            check_source(lambda: MySource("orders"), expected=[{"id": 1}, {"id": 2}])
+    Example:
+
+        def numbers(start, count):
+            return pa.record_batch({"n": range(start, start + count)})
+
+        assert check_source(lambda: GeneratorSource(numbers, rows=40, splits=2), expected=numbers(0, 40)) is None
 
     `make_source()` describes the source; it is called again and again, on the same input. `expected` are its rows, in
     any order; without them, those of a first undisturbed reading count. `rows` is for a source that does not end: as
     many rows are read of it, and there must not be more. `batch_rows` are asked for at a time when splits are read by
     hand: choose it so that a split has several portions.
     """
-    trials = _Trials(make_source, rows, batch_rows, seconds)
+    trials = _Trials(make_source, rows, batch_rows, timeout)
     splits = trials.splits()
     found = [trials.read_from(split, None) for split in splits]
     texts = [text for read in found for text in read.texts]
@@ -74,11 +79,11 @@ class _Died(BaseException):
 
 
 class _Trials:
-    def __init__(self, make_source: Callable[[], Source], rows: int | None, batch_rows: int, seconds: float) -> None:
+    def __init__(self, make_source: Callable[[], Source], rows: int | None, batch_rows: int, timeout: Duration) -> None:
         self._make_source = make_source
         self._rows = rows
         self._batch_rows = batch_rows
-        self._seconds = seconds
+        self._timeout = timeout
         self._source = make_source()
         self._source.on_start()
 
@@ -201,7 +206,7 @@ class _Trials:
                     store=store,
                     crash_after_checkpoints=crashes,
                     until=until,
-                    timeout=self._seconds,
+                    timeout=self._timeout,
                 )
                 break
             except _Died:

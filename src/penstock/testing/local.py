@@ -223,10 +223,12 @@ def collect(
 ) -> list[dict[str, Any]]:
     """Run what a stream of a bounded pipeline stands on, and return its records, sorted by the column `by` if given.
 
-    >>> from penstock import Pipeline
-    >>> numbers = Pipeline("numbers").source(ListSource([{"n": 1}, {"n": 2}]))
-    >>> collect(numbers.map(lambda row: {"n": 10 * row["n"]}, format="rows"))
-    [{'n': 10}, {'n': 20}]
+    Example:
+
+        >>> from penstock import Pipeline
+        >>> numbers = Pipeline("numbers").source(ListSource([{"n": 1}, {"n": 2}]))
+        >>> collect(numbers.map(lambda row: {"n": 10 * row["n"]}, format="rows"))
+        [{'n': 10}, {'n': 20}]
 
     Other sinks of the pipeline are left out, and the pipeline stays as it is. The trap: nothing is known about the
     order of records of different keys, or from different subtasks.

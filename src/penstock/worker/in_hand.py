@@ -33,6 +33,7 @@ class InHand:
         chain: OperatorChain,
         event_time: SubtaskClock,
         services: Services,
+        *,
         slices: SlicePolicy,
         bytes_in: Counter,
         grant: Callable[[InputChannel, int | None], None],

@@ -95,8 +95,16 @@ class Subtask:
         self._clock.begin(self.chain)
         self._aligned_only = self.chain.chain.aligned_only
         self._slices = SlicePolicy(settings.slice_us, settings.slice_rows_max)
-        listing = self._grant, self._unblocked, self._list
-        self._in_hand = InHand(self.chain, self._clock, services, self._slices, self._bytes_in, *listing)
+        self._in_hand = InHand(
+            self.chain,
+            self._clock,
+            services,
+            slices=self._slices,
+            bytes_in=self._bytes_in,
+            grant=self._grant,
+            freed=self._unblocked,
+            to_read=self._list,
+        )
         self.checkpointer = SubtaskCheckpointer(
             subtask,
             self.chain,

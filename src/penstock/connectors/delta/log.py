@@ -48,7 +48,7 @@ def snapshot_files(table: Any) -> list[LogFile]:
 
 
 def read_version(place: Place, number: int, table: str) -> Version | None:
-    """One entry of the log; None if there is none, or none any more."""
+    """One entry of the log; None if it does not exist, or not any more."""
     try:
         with place.open(f"_delta_log/{number:020d}.json") as file:
             actions = [json.loads(line) for line in file.read().splitlines() if line.strip()]

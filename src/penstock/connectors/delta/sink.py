@@ -36,11 +36,17 @@ _log = logging.getLogger("penstock")
 class DeltaSink(Sink):
     """Writes rows to a Delta table, exactly once: one version of the table for each checkpoint.
 
-        stream.sink(DeltaSink("/data/orders"))
-        totals.sink(DeltaSink("s3://lake/totals", mode="upsert", key="customer", by="version"))
+    Example:
 
-    The table is made with the first commit if there is none; `partition_by` counts then, and must agree with a table
-    that exists. Rows that do not fit its schema are a `DataError`; columns that they lack are null.
+        orders.sink(DeltaSink("orders", partition_by="customer"))
+        totals = orders.key_by("customer").aggregate(total=("sum", "amount"), sequence="version")
+        totals.sink(DeltaSink("totals", mode="upsert", key="customer", by="version"))
+        run(pipeline)
+        from deltalake import DeltaTable
+        assert sorted(DeltaTable("totals").to_pyarrow_table()["total"].to_pylist()) == [20, 40]
+
+    The table is made with the first commit if it does not exist; `partition_by` counts then, and must agree with a
+    table that exists. Rows that do not fit its schema are a `DataError`; columns that they lack are null.
 
     `mode="upsert"` replaces the row with the same `key`, or adds one (a merge). Of several rows of a key the one that
     is highest in the column `by` wins, in the checkpoint and in the table; without `by` the last one, which is certain

@@ -38,6 +38,15 @@ class DeltaSource(Source):
         DeltaSource("s3://lake/orders", version=120)          # as of version 120, then what came after it
         DeltaSource("/data/orders", follow=False)             # all rows now, bounded
 
+    Example:
+
+        orders.sink(DeltaSink("orders"))
+        run(pipeline)
+        again = Pipeline("again")
+        again.source(DeltaSource("orders", follow=False)).sink(output)
+        run(again)
+        assert sorted(row["amount"] for row in output.rows()) == [10, 20, 30]
+
     A version that deletes or updates rows is a `DataError`, because rows that were read would have to be taken back;
     `on_change="skip"` passes over such versions with a warning, and over all rows that they add. Compactions change no
     data and are passed over in silence. `splits` is the parallelism that it can be read with, and cannot be changed
@@ -120,7 +129,7 @@ class DeltaSource(Source):
         return self._snapshots[version]
 
     def entry(self, number: int) -> Version | None:
-        """One version of the log, checked; None if there is none yet."""
+        """One version of the log, checked; None if it does not exist yet."""
         if number not in self._versions:
             found = read_version(self.location.place(), number, self.location.address)
             if found is None:

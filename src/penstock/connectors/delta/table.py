@@ -46,7 +46,7 @@ class DeltaLocation:
         return RemotePlace(pa.fs.PyFileSystem(handler), "", self.address)
 
     def table(self, version: int | None = None) -> Any:
-        """The table, or None if there is none. Raises `StorageError`."""
+        """The table, or None if it does not exist. Raises `StorageError`."""
         try:
             return self.deltalake.DeltaTable(self.path, version=version, storage_options=self.options or None)
         except self.deltalake.exceptions.TableNotFoundError:

@@ -39,7 +39,10 @@ _log = logging.getLogger("penstock")
 class IcebergSink(Sink):
     """Appends rows to an Iceberg table, exactly once: one snapshot for each checkpoint.
 
-        stream.sink(IcebergSink({"type": "rest", "uri": "http://catalog:8181"}, "shop.orders"))
+    Example:
+
+        orders.sink(IcebergSink({"type": "rest", "uri": "http://catalog:8181"}, "shop.orders"), name="table")
+        assert [node.name for node in pipeline.graph().nodes] == ["orders", "table"]
 
     `catalog` are the properties of pyiceberg's `load_catalog`, with its `name` if that is not "default"; or the name
     of a catalog that `~/.pyiceberg.yaml` has on the driver and on all workers. The table must exist, or be described
@@ -72,7 +75,7 @@ class IcebergSink(Sink):
         return {**super().identity(), "catalog": catalog, "table": self.name}
 
     def table(self) -> Any:
-        """The table as it is now. Raises `PipelineError` if there is none, `StorageError` if the catalog fails."""
+        """The table as it is now. Raises `PipelineError` if it does not exist, `StorageError` if the catalog fails."""
         exceptions = required("pyiceberg.exceptions", "iceberg", "IcebergSink")
         try:
             return self._catalog().load_table(self.name)

@@ -107,7 +107,7 @@ def listed(where: str, servers: str, consumer: Any, complaints: Complaints, topi
 
 
 def partitions_of(where: str, servers: str, consumer: Any, complaints: Complaints, topic: str) -> list[int]:
-    """The partitions of a topic. Raises `StorageError` if there is none of that name."""
+    """The partitions of a topic. Raises `StorageError` if no topic has that name."""
     found = listed(where, servers, consumer, complaints, topic)[topic]
     if found.error is not None:
         close = similar(topic, listed(where, servers, consumer, complaints))

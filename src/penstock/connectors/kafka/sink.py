@@ -50,8 +50,11 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 class KafkaSink(Sink):
     """Writes to a topic, or to the one that a column of each row names.
 
+    Example:
+
         KafkaSink("kafka:9092", "totals", key="customer", transactional_id="totals", staging="/data/outbox")
-        KafkaSink("kafka:9092", "totals", guarantee="at-least-once")
+        at_once = KafkaSink("kafka:9092", "totals", guarantee="at-least-once")
+        assert isinstance(at_once, Sink)
 
     `format`: `"json"` (the row as an object), `"avro"` (with `schema`), `"raw"` (the columns `value` and, if there is
     one, `key`), or a function that gets the batch and returns one of as many rows with the columns `value` and, if
@@ -258,7 +261,7 @@ class DirectWriter(SinkWriter):
 
     @property
     def wants_input(self) -> bool:
-        # A flush comes back when nothing is left: what went on being written would keep it for ever.
+        # A flush comes back when nothing is left: records that went on being written would keep it.
         return not self._is_flushing and len(self._producer) < _WAITING_MAX
 
     def prepare(self) -> Prepared:

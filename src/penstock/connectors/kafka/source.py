@@ -53,9 +53,13 @@ _WAYS_ON = 'To go on without it, say on_error="skip", or on_error="dead_letter" 
 class KafkaSource(Source):
     """Topics of Kafka: those named, or all whose names a `pattern` fits.
 
-        KafkaSource("kafka:9092", "orders", schema="id bigint, customer string, amount double")
+    Example:
+
+        schema = "id bigint, customer string, amount double"
         KafkaSource("kafka:9092", pattern="orders-.*", format="raw", metadata=["topic", "timestamp"])
         KafkaSource("kafka:9092", "orders", start="2026-01-01T00:00:00Z", stop="latest", schema=schema)
+        everything = KafkaSource("kafka:9092", "orders", schema=schema)
+        assert everything.is_endless
 
     `format`: `"json"` (one object per message; needs `schema`), `"avro"` (records written with `schema`, without a
     registry), `"raw"` (the column `value`), or a function that gets a batch with the columns value, topic, partition,

@@ -106,7 +106,7 @@ class Database:
         return tables
 
     def tables(self, connection: Any) -> Tables:
-        """Look up the target. Raises `PipelineError` if there is none."""
+        """Look up the target. Raises `PipelineError` if it does not exist."""
         found = connection.execute(
             "SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a "
             "JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace s ON s.oid = c.relnamespace "

@@ -34,8 +34,12 @@ _log = logging.getLogger("penstock")
 class PostgresSink(Sink):
     """Writes rows to a table of PostgreSQL, exactly once: one transaction for each checkpoint.
 
-        stream.sink(PostgresSink("postgresql://app@db/shop", "orders"))
-        totals.sink(PostgresSink(dsn, "totals", mode="upsert", key="customer", by="version"))
+    Example:
+
+        totals = orders.key_by("customer").aggregate(total=("sum", "amount"), sequence="version")
+        table = PostgresSink("postgresql://app@db/shop", "totals", mode="upsert", key="customer", by="version")
+        totals.sink(table, name="table")
+        assert pipeline.graph().nodes[-1].name == "table"
 
     The table must exist. Columns of the records are found by name; columns that they lack get their default.
     `mode="upsert"` needs a unique index on `key`. Of several rows of a key the one that is highest in the column `by`

@@ -27,10 +27,14 @@ _COMPLETE = "_SUCCESS"
 class DataFrameSource(FileSource):
     """The rows of a Spark DataFrame: a table, a JDBC read, any query that ends.
 
-        orders = DataFrameSource(spark.table("orders").where("year = 2026"), staging="/data/staging/orders")
-        pipeline.source(orders, name="orders")
-        job.wait()
-        orders.discard()
+    Example on Spark:
+
+        numbers = DataFrameSource(spark.range(100), staging="/tmp/penstock/staging")
+        pipeline = Pipeline("numbers")
+        pipeline.source(numbers, name="numbers").sink(output, name="output")
+        job = pipeline.start(spark, "/tmp/penstock/dataframe", workers=1, parallelism=1)
+        assert job.wait(timeout=120) and len(output.rows()) == 100
+        numbers.discard()
 
     `staging` is a directory, or a URL, that the driver and all executors reach, for this source alone. When the
     pipeline starts, Spark's executors write the rows there, unless a complete result lies there already: a pipeline
