@@ -267,7 +267,7 @@ class OperatorChain:
             self.source.prepare(checkpoint, completed)
         if self.sink is None:
             return no_committables
-        return self.sink.prepare(checkpoint, completed)
+        return self._guarded(self.contexts[-1], "prepare", self.sink.prepare, checkpoint, completed)
 
     def on_checkpoint_complete(self, checkpoint: CheckpointId) -> None:
         """A checkpoint is complete. A sink need not know before the next barrier, which says it too."""

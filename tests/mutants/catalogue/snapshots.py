@@ -9,6 +9,21 @@ _PARTICIPATION = "worker/checkpointing/subtask_checkpointer.py"
 _SINK = "worker/sink_stage.py"
 
 MUTANTS = (
+    Mutant(
+        "A writer that cannot prepare only declines its checkpoint",
+        OWN,
+        "worker/checkpointing/subtask_checkpointer.py",
+        "        prepare = self._chain.prepare(barrier.checkpoint, barrier.completed)\n",
+        "        try:\n"
+        "            prepare = self._chain.prepare(barrier.checkpoint, barrier.completed)\n"
+        "        except Exception as error:\n"
+        "            self._abandon(barrier.checkpoint)\n"
+        "            self._decline(barrier.checkpoint, DeclineReason.SNAPSHOT_FAILED, str(error))\n"
+        "            return\n",
+        "I4: a writer may have cut its output before it raised, and nobody would hand that over.",
+        seeds=0,
+        tests=("tests/unit/worker/test_worker_checkpoints.py",),
+    ),
     # --- state and positions ---
     Mutant(
         "State is taken when it is written and not at the cut",

@@ -5,8 +5,10 @@ Where a defect of the documents that this goes back to needs queues and files to
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -466,20 +468,34 @@ class TestFailures:
         for sender in (LEFT, RIGHT):
             bench.barrier(sender, sent)
 
-    def test_a_snapshot_that_fails_declines_and_later_checkpoints_work(self) -> None:
+    def snapshots_fail(self, bench: Bench) -> contextlib.AbstractContextManager[object]:
+        chain = bench.worker.subtasks[MAP_1].chain
+        return mock.patch.object(chain, "snapshot", side_effect=ValueError("no snapshot"))
+
+    def test_a_writer_that_cannot_prepare_ends_the_worker_because_it_may_have_cut_its_output(self) -> None:
         sink = Staging()
         bench = Bench(join(Seen(), sink=sink, is_chained=True)).started()
         bench.batch(LEFT, 1)
         bench.work()
         sink.failing.add("prepare")
         self.aligned(bench, 1)
+        (failed,) = bench.transport.of(FailedFrame)
+        assert "operator 'write'" in failed.error and "prepare raised ValueError: cannot prepare" in failed.error
+        assert bench.transport.of(DeclineFrame) == [] and not reports(bench)
+
+    def test_a_snapshot_that_fails_declines_and_later_checkpoints_work(self) -> None:
+        sink = Staging()
+        bench = Bench(join(Seen(), sink=sink, is_chained=True)).started()
+        bench.batch(LEFT, 1)
+        bench.work()
+        with self.snapshots_fail(bench):
+            self.aligned(bench, 1)
         (frame,) = bench.transport.of(DeclineFrame)
         assert (frame.reason, frame.detail, frame.subtask) == (
             DeclineReason.SNAPSHOT_FAILED,
-            "ValueError: cannot prepare",
+            "ValueError: no snapshot",
             MAP_1,
         )
-        sink.failing.clear()
         self.aligned(bench, 2)
         assert list(reports(bench)) == [2]
         assert bench.transport.of(FailedFrame) == []
@@ -489,14 +505,13 @@ class TestFailures:
         bench = Bench(join(Seen(), sink=sink, is_chained=True)).started()
         bench.batch(LEFT, 1)
         bench.barrier(LEFT, barrier(1, timeout_ms=50))
-        sink.failing.add("prepare")
-        bench.pass_time(50)
+        with self.snapshots_fail(bench):
+            bench.pass_time(50)
         assert reasons(bench) == [(1, DeclineReason.SNAPSHOT_FAILED)]
         bench.trigger(barrier(1).cancelled())
         bench.batch(RIGHT, 2)
         bench.work()
         assert bench.worker.captured_bytes == 0
-        sink.failing.clear()
         self.aligned(bench, 2)
         report = reports(bench)[2]
         assert report.committables == (Committable(WRITE, 1, b"1,2"),)

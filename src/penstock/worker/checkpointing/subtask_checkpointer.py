@@ -225,12 +225,13 @@ class SubtaskCheckpointer:
         pending.cut = cut
         try:
             encode = self._chain.snapshot(self._services.settings.segment_bytes)
-            prepare = self._chain.prepare(barrier.checkpoint, barrier.completed)
             pending.splits = self._chain.source.positions() if self._chain.source is not None else ()
         except Exception as error:
             self._abandon(barrier.checkpoint)
             self._decline(barrier.checkpoint, DeclineReason.SNAPSHOT_FAILED, f"{type(error).__name__}: {error}")
             return
+        # Not among those: a writer that raises may have cut its output before, and nobody would hand that over (I4).
+        prepare = self._chain.prepare(barrier.checkpoint, barrier.completed)
         # I1: counted up to the cut, like the state; records behind it are counted again after a restore.
         pending.totals = self._services.metrics.totals(self._operators, self._subtask.index)
         pending.watermarks = ((self._subtask.chain, self._watermark()),)
