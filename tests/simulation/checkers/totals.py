@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from penstock.exchange.items import BatchItem
 from penstock.ids import MAIN_OUTPUT, OperatorName
@@ -12,9 +13,17 @@ from tests.simulation.checkers.base import Checker
 from tests.simulation.checkers.contents import items_of_channels
 from tests.simulation.sources import NumberSource
 
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+
 
 class Totals(Checker):
     """The totals of a checkpoint are those of its cut: a restart neither loses what was counted nor counts it twice."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self._widths: dict[OperatorName, set[int]] = {}
+        """Every parallelism that a chain has had."""
 
     def on_manifest(self, manifest: Manifest) -> None:
         counted: Counter[tuple[str, str]] = Counter()
@@ -47,6 +56,11 @@ class Totals(Checker):
             senders = {edge.upstream for edge in edges}
             # Rows of side outputs are counted together with those of the main one.
             if not edges or any(edge.output != MAIN_OUTPUT for edge in plan.edges if edge.upstream in senders):
+                continue
+            widths = self._widths.setdefault(chain.name, set())
+            widths.add(chain.parallelism)
+            # A row that is broadcast is taken as often as there were receivers when it was sent.
+            if len(widths) > 1 and any(edge.partitioning is Partitioning.BROADCAST for edge in edges):
                 continue
             sent = sum(
                 counted[edge.id.upstream, RECORDS_OUT.name]
