@@ -40,7 +40,7 @@ def run(rows: int, repeats: int = 200_000) -> str:
     began = clock()
     for _ in range(repeats):
         if channel.is_readable and channel.capturing is None:
-            Subtask._settle(nobody, channel)
+            Subtask._handle_barriers(nobody, channel)
     took = (clock() - began - empty) / repeats
     right = len(channel.queue) == 2
     return f"penstock barrier_check batch_rows={rows} batch={took:.0f}ns row={took / rows:.4f}ns " + (

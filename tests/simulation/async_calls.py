@@ -44,8 +44,8 @@ class SimulatedMapAsync(MapAsyncOperator):
 
     world: World
 
-    def opened(self) -> None:
-        super().opened()
+    def setup(self) -> None:
+        super().setup()
         self._pool = VirtualPool(self.world, self)  # type: ignore[assignment]
 
 

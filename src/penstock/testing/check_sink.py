@@ -218,8 +218,10 @@ class _Trials:
         self._written(older, range(100, 110))
         self._handed_over(older.prepare())
         self._committer().discard_uncommitted(Generation(2))
-        rule = "sweep changed output that is committed, or published output that never was"
-        self._expect([range(10)], rule, "sweep removes staged output of older generations and nothing else")
+        rule = "discard_uncommitted changed output that is committed, or published output that never was"
+        self._expect(
+            [range(10)], rule, "discard_uncommitted removes staged output of older generations and nothing else"
+        )
         self._written(newer, range(10, 20))
         handed = self._handed_over(newer.prepare())
         self._committer().discard_uncommitted(Generation(2))
@@ -228,11 +230,11 @@ class _Trials:
         except PenstockError as error:
             raise broken(
                 self._sink,
-                "sweep removed staged output of the generation that runs",
+                "discard_uncommitted removed staged output of the generation that runs",
                 str(error),
                 "Remove that of generations below the one it is called with",
             ) from error
-        self._expect([range(20)], "sweep removed staged output of the generation that runs", "Keep it")
+        self._expect([range(20)], "discard_uncommitted removed staged output of the generation that runs", "Keep it")
         older.close()
         newer.close()
 
@@ -457,5 +459,5 @@ class _FaultyCommitter(Committer):
         finally:
             sys.settrace(before)
 
-    def sweep(self, generation: Generation) -> None:
+    def discard_uncommitted(self, generation: Generation) -> None:
         self._committer.discard_uncommitted(generation)

@@ -32,10 +32,10 @@ def numbered(graph: Graph, name: str) -> str:
 
 
 def edges(graph: Graph) -> dict[str, Partitioning]:
-    def edge(edge: LogicalEdge) -> str:
+    def name_of(edge: LogicalEdge) -> str:
         return f"{numbered(graph, edge.upstream)}->{numbered(graph, edge.downstream)}"
 
-    return {edge(edge): edge.partitioning for edge in graph.edges}
+    return {name_of(edge): edge.partitioning for edge in graph.edges}
 
 
 def chains(graph: Graph, parallelism: int) -> list[str]:
@@ -77,7 +77,7 @@ def test_former_names_count_by_kind() -> None:
 
 
 def test_a_name_is_used_once() -> None:
-    with pytest.raises(PipelineError, match="operator 'twice' already: give each a name of its own"):
+    with pytest.raises(PipelineError, match="operator 'twice' already: give each its own name"):
         described(lambda stream: stream.map(same, name="twice").map(same, name="twice"))
 
 
@@ -189,7 +189,10 @@ def test_connect_has_two_inputs() -> None:
         (lambda s: s.key_by("k").aggregate(x=("median", "v")), "functions are sum, count"),
         (lambda s: s.key_by("k").aggregate(x="sum"), "sum needs a column"),
         (lambda s: s.key_by("k").aggregate(k="count"), "an output has the name of a key column"),
-        (lambda s: s.key_by("k").process(same), "process takes a KeyedFunction or a StatefulProcessor"),
+        (
+            lambda s: s.key_by("k").process(same),
+            "process takes a KeyedFunction, a BatchFunction or a StatefulProcessor",
+        ),
         (lambda s: s.key_by("k").process(Nothing(), at_end="x"), "at_end is 'x'"),
         (lambda s: s.map_async(same, concurrency=0), "concurrency is 0"),
         (lambda s: s.map_async(same, batch_rows=-1), "batch_rows is -1"),

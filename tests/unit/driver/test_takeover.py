@@ -127,7 +127,7 @@ class TestClaiming:
             def create(self, path: str, data: Data) -> bool:
                 return False if path.endswith("reserved.json") else super().create(path, data)
 
-        with pytest.raises(FencedError, match="16 times somebody else claimed this checkpoint directory first"):
+        with pytest.raises(FencedError, match="16 times somebody else took this checkpoint directory over first"):
             own(Contested())
 
     def test_a_lost_race_is_tried_again(self) -> None:

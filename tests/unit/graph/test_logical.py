@@ -76,7 +76,7 @@ def with_links(*edges: LogicalEdge) -> Graph:
     ("graph", "message"),
     [
         (Graph("orders", (), ()), "pipeline 'orders' is empty: add a source and a sink"),
-        (with_nodes(operator("map")), "2 operators are named 'map': give each a name of its own"),
+        (with_nodes(operator("map")), "2 operators are named 'map': give each its own name"),
         (with_nodes(operator("  ")), "an operator has an empty name: give it one"),
         (
             with_links(edge("map", "wrote")),
@@ -155,7 +155,7 @@ def test_a_stream_may_have_many_readers_and_an_operator_many_inputs() -> None:
 
 def test_inputs_are_in_the_order_of_their_numbers_and_not_of_their_links() -> None:
     graph = Graph("orders", (), (edge("b", "join", number=1), edge("a", "join", number=0)))
-    assert [each.edge for each in graph.into(OperatorName("join"))] == [
+    assert [each.id for each in graph.into(OperatorName("join"))] == [
         EdgeId(OperatorName("a"), OperatorName("join"), 0),
         EdgeId(OperatorName("b"), OperatorName("join"), 1),
     ]

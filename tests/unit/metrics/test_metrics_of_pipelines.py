@@ -129,7 +129,7 @@ class Counting(Operator):
         self._batches = context.metrics.counter(BATCHES)
         self._weights = context.metrics.histogram(WEIGHTS)
         self._largest = 0
-        context.metrics.observe(LARGEST, lambda: self._largest or None)
+        context.metrics.observe(LARGEST, lambda: self._largest)
 
     def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
         self._batches.add()

@@ -197,7 +197,7 @@ def test_restored_timers_that_the_watermark_has_passed_are_due_at_once() -> None
     first.set(1, 60)
     again = Timed(Context(state=first.context.keyed))
     again.context.watermark = 50
-    list(again.timers.restored())
+    list(again.timers.load_state())
     again.context.work()
     assert again.called == [(0, 10)]
 

@@ -124,7 +124,7 @@ def test_timers_are_taken_up_again_in_portions() -> None:
     for key in range(100):
         first.set(key, 500)
     again = Timed(Context(looks=10, state=first.context.keyed))
-    steps = again.timers.restored()
+    steps = again.timers.load_state()
     assert sum(1 for _ in steps) >= 9
     again.context.run_until(1_000)
     assert sorted(again.called) == sorted((key, 500) for key in range(100))

@@ -53,7 +53,7 @@ def test_the_backend_that_was_chosen_makes_every_keyed_state(monkeypatch: pytest
     rows: list[dict[str, Any]] = [{"k": n % 3, "v": n, "t": n} for n in range(100)]
     pipeline, sink = Pipeline("p"), CollectSink()
     keyed = pipeline.source(ListSource(rows)).with_watermark("t", 0).key_by("k")
-    keyed.window(10).sum("v").sink(sink)
+    keyed.window("10 ms").sum("v").sink(sink)
     run(pipeline, worker_settings=WorkerSettings(state_backend="counting", driver_silence_ms_max=10**6))
     # The clock is a state with its own name, and comes first in a checkpoint when the windows are registered.
     assert made == ["windows", "windows.clock"]

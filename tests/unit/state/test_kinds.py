@@ -150,7 +150,7 @@ def test_rows_of_a_state_that_was_removed_cannot_be_used() -> None:
 class Distinct(NamedOperator):
     """Lets the first record of each key pass."""
 
-    def opened(self) -> None:
+    def setup(self) -> None:
         self._seen = self.context.keyed.register(DistinctDescriptor("seen", "k"))
 
     def work(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:

@@ -86,7 +86,7 @@ class GoodCommitter(Committer):
                 # One statement, as a transaction would be.
                 self.table.rows, self.table.published = self.table.rows + rows, self.table.published | {part}
 
-    def sweep(self, generation: int) -> None:
+    def discard_uncommitted(self, generation: int) -> None:
         for part in list(self.table.staged):
             if int(part.partition(":")[0]) < generation:
                 del self.table.staged[part]
@@ -229,12 +229,12 @@ class SweepsAll(GoodCommitter):
         if all(json.loads(payload) in {*self.table.staged, *self.table.published} for payload in committables):
             super().commit(checkpoint, committables)
 
-    def sweep(self, generation: int) -> None:
+    def discard_uncommitted(self, generation: int) -> None:
         self.table.staged.clear()
 
 
 class SweepPublishes(GoodCommitter):
-    def sweep(self, generation: int) -> None:
+    def discard_uncommitted(self, generation: int) -> None:
         self.commit(0, [json.dumps(part).encode() for part in self.table.staged])
 
 
@@ -260,8 +260,11 @@ class ChangingIdentity(GoodSink):
         (with_committer(PublishesAgain), "a repeated commit changed the output. "),
         (with_committer(RemembersInMemory), "a repeated commit changed the output when another process made it"),
         (with_committer(KnowsTheLastOnly), "a driver that was cut off"),
-        (with_committer(SweepsAll), "sweep removed staged output of the generation that runs"),
-        (with_committer(SweepPublishes), "sweep changed output that is committed, or published output that never was"),
+        (with_committer(SweepsAll), "discard_uncommitted removed staged output of the generation that runs"),
+        (
+            with_committer(SweepPublishes),
+            "discard_uncommitted changed output that is committed, or published output that never was",
+        ),
         (with_committer(TwoSteps), r"a driver that died within a commit, at step \d+ of \d+, .* .*twice"),
         (
             with_committer(MarksFirst),

@@ -54,7 +54,7 @@ def side(stream: Any, output: str) -> Any:
     from penstock.api.stream import Stream
     from penstock.graph.edges import side_ports
 
-    return Stream(stream.pipeline, side_ports(stream.pipeline._nodes, stream._ends, output, "cure"))
+    return Stream(stream.pipeline, side_ports(stream.pipeline._nodes, stream._ports, output, "cure"))
 
 
 def described() -> tuple[Pipeline, CollectSink, CollectSink]:

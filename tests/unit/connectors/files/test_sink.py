@@ -319,5 +319,7 @@ def test_two_sinks_do_not_share_a_directory(tmp_path: Path) -> None:
     stream = pipeline.source(ListSource([{"n": 1}]))
     stream.sink(ParquetSink(str(tmp_path / "out")), name="one")
     stream.sink(JsonLinesSink(tmp_path / "out"), name="two")
-    with pytest.raises(PipelineError, match=r"the sinks 'one' and 'two' both write to .*out: give each a directory"):
+    with pytest.raises(
+        PipelineError, match=r"the sinks 'one' and 'two' both write to .*out: give each its own directory"
+    ):
         run(pipeline)

@@ -170,9 +170,7 @@ class TestWritingAndSettling:
         run.feed(ManifestFailed(ID_11, "timed out", 1_200))
         run.feed(TombstoneFailed(ID_11, "no route", 1_300))
         run.tick(1_400)
-        assert run.tick(6_200)[0] == FailJob(
-            "the void outcome of checkpoint 11 did not succeed within 5000 ms: no route"
-        )
+        assert run.tick(6_200)[0] == FailJob("the tombstone of checkpoint 11 did not succeed within 5000 ms: no route")
 
     def test_news_of_an_outcome_that_nobody_waits_for_is_refused(self) -> None:
         run = triggered()

@@ -152,7 +152,7 @@ def test_a_file_of_this_format_without_the_rest_is_damaged() -> None:
 
 @pytest.mark.parametrize(("number", "count"), [(0, 1), (8, 0), (8, 10), (16, 2), (1, 10**9)])
 def test_a_reservation_of_ids_that_cannot_be_one_block_is_refused(number: int, count: int) -> None:
-    with pytest.raises(CorruptBlob, match="is none that Penstock makes"):
+    with pytest.raises(CorruptBlob, match="is not one that Penstock makes"):
         decode_reservation(encode_reservation(Reservation(CheckpointId(number), Generation(4), count)))
 
 
@@ -172,7 +172,7 @@ def test_a_manifest_of_a_version_that_recorded_less_is_read_with_defaults() -> N
 
 
 def test_a_void_marker_is_no_checkpoint() -> None:
-    with pytest.raises(RestoreError, match="checkpoint 7 never completed: generation 4 declared it void"):
+    with pytest.raises(RestoreError, match="checkpoint 7 never completed: generation 4 wrote its tombstone"):
         decode_manifest(encode_tombstone(Tombstone(CheckpointId(7), Generation(4))))
 
 
