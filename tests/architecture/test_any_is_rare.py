@@ -12,7 +12,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "src" / "penstock"
 ROOMS = ("api", "operators")
 
-ANY_MAX = 256
+ANY_MAX = 90
 """Lower it when you remove one; a higher bound needs a reason."""
 
 _ANY = re.compile(r"\bAny\b")

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from typing import Any
 
 import pyarrow as pa
 
 from penstock.columnar.grouping import key_columns
 from penstock.columnar.plain import plain
 from penstock.errors import DataError, PipelineError
-from penstock.operators.contract import Emit
+from penstock.operators.contract import Emit, Key
 from penstock.operators.formats import ArrowFormat
 from penstock.operators.functions import KeyedContext
 from penstock.operators.keyed import StatefulOperator
@@ -60,10 +59,10 @@ class BatchFunction(ABC):
         """Called once for each subtask. Ask for states here, all of them: it is here that they are restored."""
 
     @abstractmethod
-    def process_batch(self, batch: pa.RecordBatch, context: KeyedContext) -> Any:
+    def process_batch(self, batch: pa.RecordBatch, context: KeyedContext) -> object:
         """Work on records of many keys. Return None, a batch, a table, or an iterable of them."""
 
-    def on_timer(self, key: tuple[Any, ...], at: int, context: KeyedContext) -> Any:
+    def on_timer(self, key: Key, at: int, context: KeyedContext) -> object:
         """A timer is due that a `KeyedFunction` has set before this function took its place; states are at its key."""
         return None
 
@@ -110,7 +109,7 @@ class BatchFunctionOperator(StatefulOperator):
             raise DataError(f"operator '{self.context.operator}': {error}. Cast one of them") from error
         self._declared = batch.schema
 
-    def call_timer(self, key: tuple[Any, ...], at_ms: int) -> Any:
+    def call_timer(self, key: Key, at_ms: int) -> object:
         return self.function.on_timer(key, at_ms, self.access)
 
     def close(self) -> None:

@@ -20,6 +20,8 @@ from penstock.state.keyed import KeyedState
 
 T = TypeVar("T")
 
+Key: TypeAlias = tuple[Any, ...]
+"""The values of the key columns of a record, as functions see them."""
 UserFunction: TypeAlias = Callable[[Any], object]
 """A function of the user's. The type of its argument depends on the format that the user has chosen."""
 

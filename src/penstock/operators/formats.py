@@ -22,6 +22,9 @@ from penstock.user_code import shortened
 
 As: TypeAlias = Literal["arrow", "pandas", "polars", "rows"]
 
+Records: TypeAlias = Any
+"""Records as a function gets them: a batch, a DataFrame, or a list of rows."""
+
 
 class Format(ABC):
     """One form. `guard` holds the output to one schema."""
@@ -32,11 +35,11 @@ class Format(ABC):
         self.guard = guard
 
     @abstractmethod
-    def of(self, batch: pa.RecordBatch) -> Any:
+    def of(self, batch: pa.RecordBatch) -> Records:
         """The batch as the function gets it."""
 
     @abstractmethod
-    def cut(self, whole: Any, start: int, end: int) -> Any:
+    def cut(self, whole: Records, start: int, end: int) -> Records:
         """Some rows of what `of` has returned."""
 
     @abstractmethod
@@ -76,10 +79,10 @@ class ArrowFormat(Format):
     name = "arrow"
     expected = "a pyarrow.RecordBatch (or Table)"
 
-    def of(self, batch: pa.RecordBatch) -> Any:
+    def of(self, batch: pa.RecordBatch) -> Records:
         return batch
 
-    def cut(self, whole: Any, start: int, end: int) -> Any:
+    def cut(self, whole: Records, start: int, end: int) -> Records:
         return whole.slice(start, end - start)
 
     def is_one(self, output: object) -> bool:
@@ -108,7 +111,7 @@ class PandasFormat(Format):
         super().__init__(guard)
         self._pandas: Any = importlib.import_module("pandas")
 
-    def of(self, batch: pa.RecordBatch) -> Any:
+    def of(self, batch: pa.RecordBatch) -> Records:
         changed = [position for position, column in enumerate(batch.columns) if _needs_nullable(column)]
         if not changed:
             return batch.to_pandas()
@@ -124,7 +127,7 @@ class PandasFormat(Format):
         sign = "U" if pa.types.is_unsigned_integer(kind) else ""
         return getattr(self._pandas, f"{sign}Int{kind.bit_width}Dtype")()
 
-    def cut(self, whole: Any, start: int, end: int) -> Any:
+    def cut(self, whole: Records, start: int, end: int) -> Records:
         return whole.iloc[start:end].reset_index(drop=True)
 
     def is_one(self, output: object) -> bool:
@@ -159,10 +162,10 @@ class PolarsFormat(Format):
         super().__init__(guard)
         self._polars: Any = importlib.import_module("polars")
 
-    def of(self, batch: pa.RecordBatch) -> Any:
+    def of(self, batch: pa.RecordBatch) -> Records:
         return self._polars.from_arrow(batch)
 
-    def cut(self, whole: Any, start: int, end: int) -> Any:
+    def cut(self, whole: Records, start: int, end: int) -> Records:
         return whole.slice(start, end - start)
 
     def is_one(self, output: object) -> bool:
@@ -206,10 +209,10 @@ class RowsFormat(Format):
                     f"cast it in front of this operator, or use a function of batches"
                 ) from error
 
-    def of(self, batch: pa.RecordBatch) -> Any:
+    def of(self, batch: pa.RecordBatch) -> Records:
         return rows_of(batch)
 
-    def cut(self, whole: Any, start: int, end: int) -> Any:
+    def cut(self, whole: Records, start: int, end: int) -> Records:
         return whole[start:end]
 
     def is_one(self, output: object) -> bool:

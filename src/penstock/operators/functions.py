@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.model.units import Duration
-from penstock.operators.contract import BatchState
+from penstock.operators.contract import BatchState, Key
 from penstock.operators.handles import ListState, MapState, ValueState
+from penstock.state.rows.rows import RowsState
 
 
 class KeyedContext(Protocol):
@@ -55,7 +56,7 @@ class KeyedContext(Protocol):
     """
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> Key:
         """The current key: the values of the columns of `key_by`."""
         ...
 
@@ -161,10 +162,10 @@ class KeyedFunction(ABC):
         """Called once for each subtask. Ask for states here, all of them: it is here that they are restored."""
 
     @abstractmethod
-    def process(self, key: tuple[Any, ...], rows: Any, context: KeyedContext) -> Any:
+    def process(self, key: Key, rows: Any, context: KeyedContext) -> object:
         """Work on some records of one key."""
 
-    def on_timer(self, key: tuple[Any, ...], at: int, context: KeyedContext) -> Any:
+    def on_timer(self, key: Key, at: int, context: KeyedContext) -> object:
         """A timer is due that was set for `at`, in milliseconds since 1970.
 
         At the end of a bounded input those that are left are called early (see `process`). Setting `at` again in the
@@ -200,11 +201,11 @@ class TwoInputContext(KeyedContext, Protocol):
         assert sorted(row["amount"] for row in output.rows()) == [20, 30]
     """
 
-    def each_key(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
+    def each_key(self, batch: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
         """The batch cut by key; while a key is in hand, all states are at it."""
         ...
 
-    def rows(self, name: str, side: str = "left") -> Any:
+    def rows(self, name: str, side: str = "left") -> RowsState:
         """Whole rows of one side as keyed state, columnar: `get`, `append` and `put` batches. Ask in `open`."""
         ...
 
@@ -267,14 +268,14 @@ class TwoInputFunction(ABC):
         """Called once for each subtask. Ask for states here, all of them: it is here that they are restored."""
 
     @abstractmethod
-    def process_left(self, batch: pa.RecordBatch, context: TwoInputContext) -> Any:
+    def process_left(self, batch: pa.RecordBatch, context: TwoInputContext) -> object:
         """Records of the stream that `connect` was called on. Return None, a batch or an iterable of batches."""
 
     @abstractmethod
-    def process_right(self, batch: pa.RecordBatch, context: TwoInputContext) -> Any:
+    def process_right(self, batch: pa.RecordBatch, context: TwoInputContext) -> object:
         """Records of the other stream."""
 
-    def on_timer(self, key: tuple[Any, ...], at: int, context: TwoInputContext) -> Any:
+    def on_timer(self, key: Key, at: int, context: TwoInputContext) -> object:
         """A timer is due that was set while `key` was in hand."""
         return None
 

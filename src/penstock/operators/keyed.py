@@ -10,7 +10,7 @@ import bisect
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +21,9 @@ from penstock.columnar.schema_guard import SchemaGuard, SchemaLike, as_schema
 from penstock.errors import DataError, PenstockError, PipelineError
 from penstock.model.event_time import MIN_WATERMARK, timestamp_ms
 from penstock.model.units import Duration, duration_ms
-from penstock.operators.contract import BatchState, Emit, OperatorContext
-from penstock.operators.formats import ArrowFormat, As, Format, format_of
-from penstock.operators.functions import KeyedFunction, TwoInputFunction
+from penstock.operators.contract import BatchState, Emit, Key, OperatorContext
+from penstock.operators.formats import ArrowFormat, As, Format, Records, format_of
+from penstock.operators.functions import KeyedFunction, TwoInputContext, TwoInputFunction
 from penstock.operators.handles import ListState, MapState, ValueState
 from penstock.operators.named import NamedOperator
 from penstock.operators.spark_processor import ProcessorFunction
@@ -31,7 +31,14 @@ from penstock.operators.spark_values import SparkPandasFormat, SparkRowsFormat, 
 from penstock.operators.steps import Steps
 from penstock.operators.timers import KeyedTimers, TimeMode, timers_of
 from penstock.operators.ttl import ExpiringListState, ExpiringMapState, ExpiringValueState, with_expiry
+from penstock.state.keyed import KeyedState
+from penstock.state.rows.rows import RowsState
 from penstock.user_code import shortened
+
+Whole: TypeAlias = Callable[[pa.RecordBatch], Records]
+Cut: TypeAlias = Callable[[Records, int, int], Records]
+Shown: TypeAlias = Callable[[pa.RecordBatch], Sequence[Key]]
+"""A batch in the format of a function; some of its rows; and its keys as the function sees them."""
 
 _INITIAL_ROWS = 1 << 14
 """Rows of the initial state that are grouped by key in one call."""
@@ -45,7 +52,7 @@ class StateAccess:
     def __init__(self, operator: StatefulOperator) -> None:
         self._operator = operator
         self._context: OperatorContext = operator.context
-        self.key: tuple[Any, ...] = ()
+        self.key: Key = ()
         self.key_group = -1
         self.side = 0
         self.timer_ms = MIN_WATERMARK
@@ -130,7 +137,7 @@ class StateAccess:
             )
         self._keyed.remove(name)
 
-    def rows(self, name: str, side: str = "left") -> Any:
+    def rows(self, name: str, side: str = "left") -> RowsState:
         self._ask(name)
         return self._keyed.rows(name, self._operator.keys[("left", "right").index(side)])
 
@@ -139,16 +146,16 @@ class StateAccess:
         return self._context.broadcast_state(name)
 
     @property
-    def _keyed(self) -> Any:
+    def _keyed(self) -> KeyedState:
         return self._context.keyed
 
     # --- the current key ---
 
-    def move(self, key_group: int, key: tuple[Any, ...]) -> None:
+    def move(self, key_group: int, key: Key) -> None:
         self._keyed.set_key(key_group, key)
         self.key_group, self.key = key_group, key
 
-    def each_key(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
+    def each_key(self, batch: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
         format = self._operator.format
         return self.each(batch, format.of, format.cut)
 
@@ -166,8 +173,8 @@ class StateAccess:
         return self._keyed.key_schema
 
     def each(
-        self, batch: pa.RecordBatch, of: Any, cut: Any, shown: Any = None
-    ) -> Iterator[tuple[tuple[Any, ...], Any]]:
+        self, batch: pa.RecordBatch, of: Whole, cut: Cut, shown: Shown | None = None
+    ) -> Iterator[tuple[Key, Records]]:
         """Keys and their records, while all states are at the key. `shown` makes the keys that the function sees."""
         if batch.num_rows:
             groups = self.grouped(batch)
@@ -185,8 +192,8 @@ class StateAccess:
         return groups
 
     def calls(
-        self, groups: Groups, of: Any, cut: Any, shown: Any, rows_max: Callable[[], int]
-    ) -> Iterator[tuple[Any, Any, int]]:
+        self, groups: Groups, of: Whole, cut: Cut, shown: Shown | None, rows_max: Callable[[], int]
+    ) -> Iterator[tuple[Key, Records, int]]:
         """For each call of a function: the key, its records, and the number of sorted rows up to the last of them.
 
         While a key is in hand all states are at it. A key with more than `rows_max()` records has several calls. The
@@ -251,7 +258,7 @@ class StatefulOperator(NamedOperator):
         self.fire_at_end = fire_at_end
         self.time_mode = time_mode
         self._has_timers = any(self.keys)
-        self._outputs: list[Any] = []
+        self._outputs: list[object] = []
 
     def setup(self) -> None:
         self.access = StateAccess(self)
@@ -282,21 +289,21 @@ class StatefulOperator(NamedOperator):
     def on_end(self, emit: Emit) -> Iterator[None] | None:
         return self.timers.end(self.fire_at_end) if self._has_timers else None
 
-    def _on_due(self, key_group: int, key: tuple[Any, ...], at_ms: int) -> None:
+    def _on_due(self, key_group: int, key: Key, at_ms: int) -> None:
         self.access.key_group, self.access.key = key_group, key
         if self.time_mode == "event":
             self.access.timer_ms = max(self.access.timer_ms, at_ms)
         with self.reporting("on_timer"):
             self._outputs += self.format.outputs(self.call_timer(key, at_ms))
 
-    def call_timer(self, key: tuple[Any, ...], at_ms: int) -> Any:
+    def call_timer(self, key: Key, at_ms: int) -> object:
         raise NotImplementedError
 
     def _flush(self) -> None:
         outputs, self._outputs = self._outputs, []
         self.emit_all(outputs, self._emit)
 
-    def emit_all(self, outputs: Sequence[Any], emit: Emit) -> None:
+    def emit_all(self, outputs: Sequence[object], emit: Emit) -> None:
         result = self.format.batch(outputs)
         if result is not None:
             emit(result)
@@ -334,13 +341,13 @@ class ProcessOperator(StatefulOperator):
         groups = self.access.grouped(batch)
         return Steps(groups.order, lambda steps: self._by_key(groups, steps, emit))
 
-    def keys_shown(self) -> Any:
+    def keys_shown(self) -> Shown | None:
         """Makes the keys that the function sees from a batch of them; None for tuples."""
         return None
 
     def _by_key(self, groups: Groups, steps: Steps, emit: Emit) -> Iterator[None]:
         access, format, process, begin_slice = self.access, self.format, self.function.process, self.context.begin_slice
-        outputs: list[Any] = []
+        outputs: list[object] = []
         is_over = begin_slice()
         try:
             for key, rows, done in access.calls(
@@ -360,7 +367,7 @@ class ProcessOperator(StatefulOperator):
             raise self.failed(f"process, key {shortened(repr(access.key))}", error) from error
         self.emit_all(outputs, emit)
 
-    def call_timer(self, key: tuple[Any, ...], at_ms: int) -> Any:
+    def call_timer(self, key: Key, at_ms: int) -> object:
         return self.function.on_timer(key, at_ms, self.access)
 
     def close(self) -> None:
@@ -420,10 +427,10 @@ class ProcessorOperator(ProcessOperator):
                     yield
                     is_over = self.context.begin_slice()
 
-    def keys_shown(self) -> Any:
+    def keys_shown(self) -> Shown | None:
         return self.format.keys
 
-    def call_timer(self, key: tuple[Any, ...], at_ms: int) -> Any:
+    def call_timer(self, key: Key, at_ms: int) -> object:
         if self._key_rows is None:
             self._key_rows = StateTuples(self.access.key_schema)
         return self.function.on_timer(self._key_rows.row(key), at_ms, self.access)
@@ -454,7 +461,7 @@ class TwoInputOperator(StatefulOperator):
         call = self.function.process_right if input_index else self.function.process_left
         self.emit_all(self.format.outputs(call(batch, self.access)), emit)
 
-    def call_timer(self, key: tuple[Any, ...], at_ms: int) -> Any:
+    def call_timer(self, key: Key, at_ms: int) -> object:
         return self.function.on_timer(key, at_ms, self.access)
 
     def close(self) -> None:
@@ -464,11 +471,11 @@ class TwoInputOperator(StatefulOperator):
 class CallableTwoInput(TwoInputFunction):
     """A plain function of (batch, side) as a `TwoInputFunction`; side is "left" or "right"."""
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: Callable[[pa.RecordBatch, str], object]) -> None:
         self.function = function
 
-    def process_left(self, batch: pa.RecordBatch, context: Any) -> Any:
+    def process_left(self, batch: pa.RecordBatch, context: TwoInputContext) -> object:
         return self.function(batch, "left")
 
-    def process_right(self, batch: pa.RecordBatch, context: Any) -> Any:
+    def process_right(self, batch: pa.RecordBatch, context: TwoInputContext) -> object:
         return self.function(batch, "right")

@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.columnar.schema_guard import SchemaLike, as_schema
+from penstock.operators.contract import Key
+from penstock.operators.formats import Records
 from penstock.operators.functions import KeyedContext, KeyedFunction
 from penstock.operators.handles import ListState, MapState, ValueState
 from penstock.operators.spark_values import Row as Values
@@ -350,13 +352,13 @@ class ProcessorFunction(KeyedFunction):
     def open(self, context: KeyedContext) -> None:
         self.processor.init(StatefulProcessorHandle(context))
 
-    def process(self, key: tuple[Any, ...], rows: Any, context: KeyedContext) -> Any:
+    def process(self, key: Key, rows: Records, context: KeyedContext) -> object:
         return self.processor.handleInputRows(key, iter(rows) if self.is_rows else iter([rows]), self._times(context))
 
-    def on_timer(self, key: tuple[Any, ...], at_ms: int, context: KeyedContext) -> Any:
-        return self.processor.handleExpiredTimer(key, self._times(context), ExpiredTimerInfo(at_ms))
+    def on_timer(self, key: Key, at: int, context: KeyedContext) -> object:
+        return self.processor.handleExpiredTimer(key, self._times(context), ExpiredTimerInfo(at))
 
-    def initial_state(self, key: tuple[Any, ...], rows: Any, context: KeyedContext) -> None:
+    def initial_state(self, key: Key, rows: Records, context: KeyedContext) -> None:
         """Hand over the initial state of one key: row by row, or as one DataFrame."""
         for part in rows if self.is_rows else [rows]:
             self.processor.handleInitialState(key, part, self._times(context))

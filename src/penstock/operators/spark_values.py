@@ -27,7 +27,7 @@ from penstock.columnar.records import Columns
 from penstock.columnar.schema_guard import SchemaGuard
 from penstock.columnar.values import tuples_of, values_of
 from penstock.errors import DataError
-from penstock.operators.formats import PandasFormat, RowsFormat, concatenated
+from penstock.operators.formats import PandasFormat, Records, RowsFormat, concatenated
 from penstock.operators.frames import cut_frame, joined_frames
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -215,7 +215,7 @@ class SparkRowsFormat(RowsFormat):
         kept = {} if guard.schema is None else {f.name: _kept_by(f.type, local=False) for f in guard.schema}
         self._kept = {name: by for name, by in kept.items() if by is not None}
 
-    def of(self, batch: pa.RecordBatch) -> Any:
+    def of(self, batch: pa.RecordBatch) -> Records:
         return list(map(row_maker(tuple(batch.schema.names)), self.keys(batch)))
 
     def keys(self, keys: pa.RecordBatch) -> list[Row]:
@@ -247,7 +247,7 @@ class SparkPandasFormat(PandasFormat):
         """The columns of the batch in hand whose type depends on which rows a frame has."""
         self._declared = _spark_schema(guard.schema) if guard.is_declared else None
 
-    def of(self, batch: pa.RecordBatch) -> Any:
+    def of(self, batch: pa.RecordBatch) -> Records:
         series = [self._series(column) for column in batch.columns]
         frame = self._pandas.DataFrame(dict(enumerate(series)), copy=True)
         frame.columns = batch.schema.names
@@ -255,7 +255,7 @@ class SparkPandasFormat(PandasFormat):
         self._inferred = [position for position, is_so in enumerate(is_open) if is_so]
         return frame
 
-    def cut(self, whole: Any, start: int, end: int) -> Any:
+    def cut(self, whole: Records, start: int, end: int) -> Records:
         # `of` has copied all columns into a frame of its own, of which each row is handed over once.
         frame = cut_frame(whole, start, end, self._pandas.RangeIndex)
         for position in self._inferred:

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from penstock.errors import DataError, IncompatibleCheckpoint
 from penstock.model.event_time import MAX_WATERMARK, MIN_WATERMARK
-from penstock.operators.contract import OperatorContext
+from penstock.operators.contract import Key, OperatorContext
 
 _log = logging.getLogger("penstock")
 
@@ -38,7 +38,7 @@ _FIRED_AT_ONCE = 256
 """The most timers that are called before the mailbox gets control again; fewer if they take longer than a slice."""
 _TIMES = range(-(2**63), 2**63)
 
-Due: TypeAlias = Callable[[int, tuple[Any, ...], int], None]
+Due: TypeAlias = Callable[[int, Key, int], None]
 
 
 def timers_of(
@@ -70,11 +70,11 @@ class KeyedTimers(ABC):
         }
         self._state: Any = states.pop(self.mode, None)
         self._others: dict[TimeMode, Any] = states
-        self._heap: list[tuple[int, int, int, tuple[Any, ...]]] = []
+        self._heap: list[tuple[int, int, int, Key]] = []
         self._order = itertools.count()
         self._called: int | None = None
         """The time of the timer that is being called."""
-        self._called_for: tuple[Any, ...] = ()
+        self._called_for: Key = ()
         self._is_set_again = False
         self._has_ended = False
         self._set_too_late = 0
@@ -99,7 +99,7 @@ class KeyedTimers(ABC):
                 is_over = self._context.begin_slice()
         self._look()
 
-    def set(self, at_ms: int, key_group: int, key: tuple[Any, ...]) -> None:
+    def set(self, at_ms: int, key_group: int, key: Key) -> None:
         """Set a timer for the key that the states are at; the same time once more changes nothing.
 
         Nor does one that is set after the end of the input: no time is left for it.
@@ -152,7 +152,7 @@ class KeyedTimers(ABC):
     def _look(self) -> None:
         """There are timers that may come before those that were there: see to it that they are called."""
 
-    def _push(self, at_ms: int, key_group: int, key: tuple[Any, ...]) -> None:
+    def _push(self, at_ms: int, key_group: int, key: Key) -> None:
         heapq.heappush(self._heap, (at_ms, next(self._order), key_group, key))
 
     def _fire_some(self, until_ms: int | None, call: bool) -> None:
@@ -166,7 +166,7 @@ class KeyedTimers(ABC):
         if fired:
             self._fired()
 
-    def _fire(self, at_ms: int, order: int, key_group: int, key: tuple[Any, ...], *, call: bool) -> None:
+    def _fire(self, at_ms: int, order: int, key_group: int, key: Key, *, call: bool) -> None:
         self._context.keyed.set_key(key_group, key)
         if not self._state.contains_key((at_ms,)):
             return
@@ -191,7 +191,7 @@ class NoTimers(KeyedTimers):
         self._state = next(iter(self._others.values()))
         return super().load_state()
 
-    def set(self, at_ms: int, key_group: int, key: tuple[Any, ...]) -> None:
+    def set(self, at_ms: int, key_group: int, key: Key) -> None:
         raise self._refused("set a timer")
 
     def delete(self, at_ms: int) -> None:
@@ -244,7 +244,7 @@ class EventTimers(KeyedTimers):
         super().__init__(context, due, fired, keeps_own)
         self._held: int | None = None
         """The watermark that waits for the timers."""
-        self._later: list[tuple[int, int, tuple[Any, ...]]] = []
+        self._later: list[tuple[int, int, Key]] = []
         """Timers that wait for the next watermark."""
 
     def on_watermark(self, watermark: int) -> bool:
@@ -266,7 +266,7 @@ class EventTimers(KeyedTimers):
         for timer in later:
             self._push(*timer)
 
-    def _push(self, at_ms: int, key_group: int, key: tuple[Any, ...]) -> None:
+    def _push(self, at_ms: int, key_group: int, key: Key) -> None:
         if self._called is not None and at_ms <= self._called:
             # At one watermark, timers of ever later times are called, so that there is an end to them.
             self._later.append((at_ms, key_group, key))
