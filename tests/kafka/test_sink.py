@@ -52,7 +52,7 @@ def test_a_pipeline_killed_at_every_step_of_a_commit_publishes_every_record_once
     assert ids_in(topics, write) == list(range(count))
     # What was staged and never committed is removed by the first generation that has nothing left to commit.
     sink = KafkaSink(topics.servers, write, transactional_id=write, staging=tmp_path / "outbox")
-    Publisher(sink).sweep(Generation(100))
+    Publisher(sink).discard_uncommitted(Generation(100))
     assert list((tmp_path / "outbox" / write).iterdir()) == []
 
 
