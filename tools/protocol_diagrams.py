@@ -176,7 +176,9 @@ def overtaking_transitions() -> list[Transition]:
 # --- the coordinator, with two subtasks of which one is a sink ---
 
 _MEMBERS = (SubtaskId(OperatorName("source"), 0), SubtaskId(OperatorName("sink"), 0))
-_POLICY = states.Policy(interval_ms=1_000, expiry_ms=10_000, failures_tolerable=1, backoff_ms=10, backoff_ms_max=10)
+_POLICY = states.Policy(
+    interval_ms=1_000, checkpoint_timeout_ms=10_000, failures_tolerable=1, backoff_ms=10, backoff_ms_max=10
+)
 _ATTEMPTS_MAX = 3
 """The exploration ends with so many checkpoint ids."""
 
@@ -212,7 +214,7 @@ def _coordinator_offers(at: _At) -> Iterator[tuple[str, events.Event]]:
         yield "AllReady", events.AllReady(now)
     if state.wake_at_ms is not None:
         yield "Ticked (as ordered)", events.Ticked(max(now, state.wake_at_ms))
-        yield "Ticked (the expiry has passed)", events.Ticked(now + _POLICY.expiry_ms + 1)
+        yield "Ticked (the expiry has passed)", events.Ticked(now + _POLICY.checkpoint_timeout_ms + 1)
     if state.reserving is not None:
         yield "IdsReserved", events.IdsReserved(state.reserving.reservation, now)
         yield "ReservationLost", events.ReservationLost(state.reserving.reservation, now)

@@ -529,7 +529,7 @@ class _Drawing:
         choices = {
             "credit_limit_bytes": [300, 2_000, 1 << 20],
             "credit_limit_bytes_min": [200],
-            "queue_ms_target": [0, 10],
+            "channel_time_ms": [0, 10],
             "output_bytes_max": [300, 2_000, 1 << 20],
             "slice_rows_max": [2, 10, 131_072],
             "source_rows_max": [3, 20, 65_536],

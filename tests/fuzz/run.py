@@ -97,7 +97,7 @@ def _live(
                 restarts=10,
                 crash_after_checkpoints=crashes,
                 until=turns,
-                worker_settings=WorkerSettings(driver_silence_ms_max=_SILENT_MS, **case.worker),
+                worker_settings=WorkerSettings(driver_silence_ms=_SILENT_MS, **case.worker),
                 schedule=world.schedule,
             )
         except Killed:

@@ -41,7 +41,7 @@ class Driver:
             {node.name: node.sink.committer() for node in graph.nodes if node.sink is not None},
             self.process,  # type: ignore[arg-type]
             commit_wait_ms=cluster.scenario.commit_wait_ms,
-            discard_wait_ms=cluster.scenario.supervisor.takeover_ms_max,
+            discard_wait_ms=cluster.scenario.supervisor.takeover_timeout_ms,
         )
         self.turns = VirtualCondition(cluster.scheduler)
         committers._changed = self.turns  # type: ignore[assignment]

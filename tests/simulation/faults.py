@@ -72,7 +72,7 @@ class Faults:
                 if victim is not None:
                     victim.freeze(fault.duration_us)
             case FaultKind.BUSY_WORKER:
-                world.busy_us.append(1000 * cluster.scenario.supervisor.silence_ms_max + fault.duration_us)
+                world.busy_us.append(1000 * cluster.scenario.supervisor.worker_silence_ms + fault.duration_us)
             case FaultKind.CUT_LINK:
                 if victim is not None:
                     to = WorkerId(int(fault.pick * 97) % (cluster.plan.workers + 1) - 1)
@@ -142,7 +142,7 @@ class Faults:
     def _long_us(self, fault: Fault) -> int:
         """Longer than anything waits: the attempt has been given up, and the next one is under way."""
         policy = self.cluster.scenario.supervisor.policy
-        return fault.duration_us + int(2000 * fault.pick * policy.expiry_ms)
+        return fault.duration_us + int(2000 * fault.pick * policy.checkpoint_timeout_ms)
 
     def _until_checkpoints(self, count: int, until_us: int) -> Callable[[], bool]:
         """I11: where barriers may overtake, checkpoints complete while user code is stuck; elsewhere it gets time."""

@@ -122,7 +122,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         interval_ms=rng.choice([2, 4, 8]),
         pause_ms_min=rng.choice([0, 0, 2]),
         # Where a checkpoint must be aligned, or may have to be, it takes its time.
-        expiry_ms=rng.choice([60, 400, 2000]) if capture > 2000 and mode is not Mode.ALIGNED else 2000,
+        checkpoint_timeout_ms=rng.choice([60, 400, 2000]) if capture > 2000 and mode is not Mode.ALIGNED else 2000,
         failures_tolerable=rng.choice([2, 10]),
         mode=mode,
         alignment_timeout_ms=rng.choice([0, 1, 3]),
@@ -145,14 +145,14 @@ def draw(seed: int, only: str | None = None) -> Scenario:
     rescales = [rng.randint(1, 4) for kind in planned if kind is FaultKind.RESCALE]
     if _HANGS.intersection(planned):
         # It is waited for until it expires, perhaps several times.
-        policy = replace(policy, expiry_ms=min(policy.expiry_ms, 200))
+        policy = replace(policy, checkpoint_timeout_ms=min(policy.checkpoint_timeout_ms, 200))
     if new is not None:
         # Under way at the old parallelism; rescaled; failed when a checkpoint was taken while recovering from that;
         # rescaled once more, or back; failed again. Slow behind a fast source, so that there is always data in flight.
         policy = replace(
             policy,
             interval_ms=rng.choice([2, 5]),
-            expiry_ms=2000,
+            checkpoint_timeout_ms=2000,
             mode=rng.choice([Mode.UNALIGNED, Mode.ALIGNED_WITH_TIMEOUT]),
             alignment_timeout_ms=rng.choice([0, 1]),
         )
@@ -175,17 +175,17 @@ def draw(seed: int, only: str | None = None) -> Scenario:
             repeats_max=None,
         ),
         restore=RestoreOptions(FallBack.ALLOW_DUPLICATES if rotten and rng.random() < 0.5 else FallBack.SAFE),
-        silence_ms_max=30,
-        start_ms_max=5_000,
-        takeover_ms_max=300,
+        worker_silence_ms=30,
+        start_timeout_ms=5_000,
+        takeover_timeout_ms=300,
     )
     window = rng.choice([200, 400, 1024])
     worker = WorkerSettings(
         credit_limit_bytes=window,
         credit_limit_bytes_min=rng.choice([1, 100]),
-        queue_ms_target=rng.choice([0, 1, 5]),
+        channel_time_ms=rng.choice([0, 1, 5]),
         output_bytes_max=rng.choice([200, 600]),
-        capture_bytes_max=capture,
+        inflight_bytes_max=capture,
         recovery_bytes_max=rng.choice([500, 1 << 20]),
         slice_us=rng.choice([800, 2000]),
         checkpoint_slice_us=rng.choice([400, 1000]),
@@ -195,7 +195,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         # With many subtasks behind a slow sink, one that must stay aligned takes longer to pass a barrier on.
         late_barrier_timeout_ms=rng.choice([30, 300]) if parallelism <= 3 else 1000,
         heartbeat_ms=5,
-        driver_silence_ms_max=200,
+        driver_silence_ms=200,
         segment_bytes=rng.choice([256, 1024]),
         inline_bytes_max=rng.choice([0, 4096]),
         source_discovery_ms=2,

@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 ZONE = "America/New_York"
 _ATTEMPTS_MAX = 5
-_WHOLE_BATCHES = WorkerSettings(slice_us=10**9, checkpoint_slice_us=10**9, driver_silence_ms_max=10**9)
+_WHOLE_BATCHES = WorkerSettings(slice_us=10**9, checkpoint_slice_us=10**9, driver_silence_ms=10**9)
 """Which type a frame has for a column depends on the nulls of the whole batch, here as on Spark."""
 _SETTINGS = {
     "spark.sql.session.timeZone": ZONE,

@@ -16,13 +16,13 @@ class SupervisorSettings:
     policy: Policy = field(default_factory=Policy)
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     restore: RestoreOptions = field(default_factory=RestoreOptions)
-    silence_ms_max: int = 10_000
+    worker_silence_ms: int = 10_000
     """A worker that has been silent for this long counts as dead."""
-    start_ms_max: int = 120_000
+    start_timeout_ms: int = 120_000
     """Time for a worker to be heard of for the first time, from when there are slots for all of them; and the time
     that a pipeline waits for those slots."""
-    takeover_ms_max: int = 120_000
+    takeover_timeout_ms: int = 120_000
     """A takeover fails if neither the store nor a sink's `sweep` has answered for this long. How long it takes
     altogether is not limited: it reads the whole of the checkpoint."""
-    stuck_ms_max: int = 600_000
+    call_timeout_ms: int = 600_000
     """A worker whose mailbox is in one call for longer than this counts as stuck, although its process lives."""

@@ -6,10 +6,10 @@ Failures are noticed by the worker group (Spark says that a task died), by a wor
 
 Code of users and of stores may hang. Each attempt therefore has its own background and its own view of the store,
 closed when it ends (`AttemptStore`): whatever hangs, the next takeover does not wait behind it. A takeover
-that is silent for `takeover_ms_max` is a failure of the attempt like any other. Of a takeover that was given up, one
-call may still take effect. That does no harm: a reservation that it creates late is either seen by the next takeover,
-or has the same id, generation and token as the next one's, and then it is the same file; a tombstone is one that
-the next takeover creates too.
+that is silent for `takeover_timeout_ms` is a failure of the attempt like any other. Of a takeover that was given up,
+one call may still take effect. That does no harm: a reservation that it creates late is either seen by the next
+takeover, or has the same id, generation and token as the next one's, and then it is the same file; a tombstone is
+one that the next takeover creates too.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Supervisor:
         self._plan = plan
         self._settings = settings
         if not isinstance(committers, Committers):
-            committers = Committers(committers, clock, discard_wait_ms=settings.takeover_ms_max)
+            committers = Committers(committers, clock, discard_wait_ms=settings.takeover_timeout_ms)
         self._committers = committers
         self._worker_group = worker_group
         self._clock = clock
@@ -204,7 +204,7 @@ class Supervisor:
 
     def _watch_takeover(self, attempt: Attempt) -> None:
         """Look every now and then whether the takeover has come further."""
-        limit_ms = self._settings.takeover_ms_max
+        limit_ms = self._settings.takeover_timeout_ms
         returned, since_ms = attempt.store.returned, self._clock.now_ms()
 
         def look() -> None:
@@ -264,8 +264,8 @@ class Supervisor:
     def _begin_workers(self, *, restores: bool) -> None:
         settings = self._settings
         self._startup = Startup(len(self._workers), restores=restores)
-        self._signs = SignsOfLife(self._workers, self._clock, settings.start_ms_max, settings.silence_ms_max)
-        self._reminders = Reminders(settings.silence_ms_max)
+        self._signs = SignsOfLife(self._workers, self._clock, settings.start_timeout_ms, settings.worker_silence_ms)
+        self._reminders = Reminders(settings.worker_silence_ms)
 
     def _log_start(self, ownership: Ownership) -> None:
         for skipped in ownership.skipped:
@@ -276,7 +276,7 @@ class Supervisor:
 
     def _watch(self, generation: Generation) -> None:
         """Look every now and then whether every worker was heard of."""
-        interval_ms = max(1, self._settings.silence_ms_max // 4)
+        interval_ms = max(1, self._settings.worker_silence_ms // 4)
         due_ms = self._clock.now_ms() + interval_ms
 
         def look() -> None:
@@ -296,7 +296,7 @@ class Supervisor:
 
     def _silence_of(self, workers: list[WorkerId]) -> PenstockError:
         names = ", ".join(str(worker) for worker in workers)
-        seconds = f"{self._settings.start_ms_max / 1000:g} s (start_timeout)"
+        seconds = f"{self._settings.start_timeout_ms / 1000:g} s (start_timeout)"
         if self._startup.hold_up is not None:
             return NoFreeSlots(f"the workers have not started within {seconds}: {self._startup.hold_up.text}")
         if missing := self._startup.missing(workers):
@@ -306,7 +306,7 @@ class Supervisor:
         return PenstockError(f"no sign of life from worker {names}: it hangs, or its host is gone")
 
     def _warn_of_hanging_sinks(self) -> None:
-        for sink in self._committers.hanging(self._settings.silence_ms_max):
+        for sink in self._committers.hanging(self._settings.worker_silence_ms):
             lasted_ms = self._committers.longest_ms(sink)
             if self._reminders.is_due(("sink", sink), lasted_ms):
                 told = self._committers.under_way(lasted_ms)
@@ -350,10 +350,10 @@ class Supervisor:
         """The process of a worker lives, and its mailbox is in one call: say so, and again when that has doubled."""
         where = ", ".join(part for part in (frame.doing, frame.line) if part)
         text = f"worker {frame.worker} has been in one call for {frame.busy_ms / 1000:.0f} s: {where}"
-        if frame.busy_ms > self._settings.stuck_ms_max:
+        if frame.busy_ms > self._settings.call_timeout_ms:
             cure = "it is stuck. If the call does return in time, raise call_timeout"
             self._failed(NoAnswer(f"{text}: {cure}", f"worker {frame.worker}: {frame.doing}"))
-        elif frame.busy_ms >= self._settings.silence_ms_max and self._reminders.is_due(frame.worker, frame.busy_ms):
+        elif frame.busy_ms >= self._settings.worker_silence_ms and self._reminders.is_due(frame.worker, frame.busy_ms):
             cure = "its other work and all checkpoints wait for that; use smaller batches, or map_async"
             _log.warning("pipeline %s: %s; %s", self._plan.name, text, cure)
 
@@ -391,7 +391,9 @@ class Supervisor:
             case StopFenced(reason):
                 self._give_up(FencedError(reason))
             case FailJob(reason):
-                hanging = self._committers.no_answer(reason, min(SLOW_CALL_MS, self._settings.policy.expiry_ms))
+                hanging = self._committers.no_answer(
+                    reason, min(SLOW_CALL_MS, self._settings.policy.checkpoint_timeout_ms)
+                )
                 self._failed(hanging or JobFailed(reason))
             case _:
                 assert_never(ending)

@@ -200,7 +200,7 @@ class Settings:
         policy = Policy(
             interval_ms=None if interval is None else _ms("checkpoint_interval", interval),
             pause_ms_min=_ms("minimum_pause", self.minimum_pause),
-            expiry_ms=_ms("checkpoint_timeout", self.checkpoint_timeout),
+            checkpoint_timeout_ms=_ms("checkpoint_timeout", self.checkpoint_timeout),
             failures_tolerable=self.tolerable_failures,
             mode=_MODES[self.checkpoint_mode],
             alignment_timeout_ms=_ms("alignment_timeout", self.alignment_timeout),
@@ -231,12 +231,12 @@ class Settings:
         return WorkerSettings(
             credit_limit_bytes=channel_bytes,
             output_bytes_max=channel_bytes,
-            queue_ms_target=_ms("channel_time", self.channel_time),
-            batch_ms_target=_ms("batch_time", self.batch_time),
-            capture_bytes_max=size_bytes("inflight_size_max", self.inflight_size_max, error=OptionError),
+            channel_time_ms=_ms("channel_time", self.channel_time),
+            batch_time_ms=_ms("batch_time", self.batch_time),
+            inflight_bytes_max=size_bytes("inflight_size_max", self.inflight_size_max, error=OptionError),
             recovery_bytes_max=size_bytes("recovery_size_max", self.recovery_size_max, error=OptionError),
             heartbeat_ms=max(1, min(1000, silence_ms // 4)),
-            driver_silence_ms_max=3 * silence_ms,
+            driver_silence_ms=3 * silence_ms,
             time_zone=time_zone,
             state_backend=self.state_backend,
         )

@@ -266,7 +266,7 @@ class SparkWorkerGroup:
 
     def _start_pulse(self, transport: ZmqTransport, generation: Generation, endpoints: Sequence[Endpoint]) -> None:
         """Workers must hear of the driver even if its mailbox is held up: they would end themselves."""
-        silence_ms = self._settings.driver_silence_ms_max
+        silence_ms = self._settings.driver_silence_ms
         connect = [functools.partial(transport.pulse, endpoint) for endpoint in endpoints]
         self._beat = DriverBeat(generation, RealClock(), silence_ms // 6, _HELD_UP_MS_MAX, connect)
         self._pulse = Pulse(self._beat, max(1, silence_ms // 12))

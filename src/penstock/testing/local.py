@@ -208,9 +208,9 @@ def run(
         SupervisorSettings(
             policy=policy or Policy(interval_ms=10, backoff_ms=5, alignment_timeout_ms=100),
             restart=RestartPolicy(restarts + len(crashes), delay_ms=1, delay_ms_max=50, repeats_max=None),
-            silence_ms_max=_NEVER_SILENT_MS,
+            worker_silence_ms=_NEVER_SILENT_MS,
         ),
-        replace(worker_settings or WorkerSettings(driver_silence_ms_max=_NEVER_SILENT_MS), time_zone=time_zone),
+        replace(worker_settings or WorkerSettings(driver_silence_ms=_NEVER_SILENT_MS), time_zone=time_zone),
         _opened(store),
         sorted(crashes),
         schedule or _AsItComes(),

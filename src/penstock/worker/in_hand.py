@@ -103,7 +103,7 @@ class InHand:
     def _bytes_least(self, hand: Hand) -> int:
         """What a channel should have room for, however long it waits."""
         cost = HandCost(len(hand.steps.order), hand.steps.calls, hand.size, hand.took_us)
-        batch_us = 1000 * self._services.settings.batch_ms_target
+        batch_us = 1000 * self._services.settings.batch_time_ms
         wanted = bytes_wanted(cost, self._calls.call_us, self._calls.row_us, batch_us)
         # The next hand comes in while this one is worked off.
         return 2 * wanted // len(hand.channels)

@@ -9,7 +9,7 @@ from penstock.state.backends import DEFAULT_BACKEND, check_backend
 
 MIB = 1024 * 1024
 _NAMES = {"time_zone", "state_backend"}
-_MAY_BE_ZERO = {"batch_ms_target", "inline_bytes_max", "queue_ms_target", "source_rest_ms"}
+_MAY_BE_ZERO = {"batch_time_ms", "inline_bytes_max", "channel_time_ms", "source_rest_ms"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +20,14 @@ class WorkerSettings:
     """Credit of one channel: what may be on the wire and in the receiver's queue, at most."""
     credit_limit_bytes_min: int = 4_096
     """No window shrinks below this: tiny batches cost more than they save."""
-    queue_ms_target: int = 10
+    channel_time_ms: int = 10
     """Windows shrink to what is consumed in this time, where the receiver is slow; 0 for windows that stay."""
-    batch_ms_target: int = 1_000
+    batch_time_ms: int = 1_000
     """For how long a keyed function may work on records that it gets at once, where more of them make a call worth
-    more: windows grow for it beyond `queue_ms_target`. 0 for never."""
+    more: windows grow for it beyond `channel_time_ms`. 0 for never."""
     output_bytes_max: int = 1 * MIB
     """A subtask stops working while an output channel has this many bytes waiting for credit."""
-    capture_bytes_max: int = 256 * MIB
+    inflight_bytes_max: int = 256 * MIB
     """In-flight data that one worker captures for one checkpoint; beyond, the checkpoint is declined (I7)."""
     recovery_bytes_max: int = 64 * MIB
     """Recovered in-flight data that one worker holds in memory; the rest is read from the checkpoint in time."""
@@ -47,7 +47,7 @@ class WorkerSettings:
     late_barrier_timeout_ms: int = 60_000
     heartbeat_ms: int = 1_000
     """How often a worker gives a sign of life."""
-    driver_silence_ms_max: int = 30_000
+    driver_silence_ms: int = 30_000
     """A worker that has not heard from the driver for this long ends itself."""
     segment_bytes: int = 4 * MIB
     """State is written in pieces of about this size: keyed state cut between key groups, in-flight data anywhere."""

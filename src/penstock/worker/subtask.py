@@ -54,7 +54,7 @@ class Subtask:
         self._plan = plan
         self._services = services
         settings = services.settings
-        window = settings.credit_limit_bytes, settings.credit_limit_bytes_min, 1000 * settings.queue_ms_target
+        window = settings.credit_limit_bytes, settings.credit_limit_bytes_min, 1000 * settings.channel_time_ms
         self.inputs = {channel.id: InputChannel(channel, *window) for channel in plan.inputs[subtask]}
         metrics = services.metrics.of(subtask.chain, subtask.index)
         self._times = SubtaskTimes(services.clock, metrics)

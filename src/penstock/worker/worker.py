@@ -110,7 +110,7 @@ class Worker:
             background=_Guarded(background, self._call_back),
             store=store,
             timers=Timers(clock),
-            capture_budget=Budget(settings.capture_bytes_max),
+            capture_budget=Budget(settings.inflight_bytes_max),
             recovery_budget=Budget(settings.recovery_bytes_max),
             inline_bytes_max=settings.inline_bytes_max // max(1, len(plan.subtasks)),
             slice_budget=SliceBudget(settings, clock),
@@ -158,7 +158,7 @@ class Worker:
         # For as long as this comes late the mailbox was busy, or asleep: words of the driver may still be waiting.
         self._heard_at_ms += self._beat_at_ms - self._beat_due_ms
         silent_ms = self._beat_at_ms - self._heard_at_ms
-        if silent_ms > services.settings.driver_silence_ms_max:
+        if silent_ms > services.settings.driver_silence_ms:
             # Nobody would commit what we do, and somebody else may have taken over (I6).
             raise DriverSilent(f"the driver was not heard of for {silent_ms} ms: it is gone, or cannot be reached")
         self._beat_due_ms = self._beat_at_ms + services.settings.heartbeat_ms

@@ -43,7 +43,7 @@ MUTANTS = (
     _mutant(
         "A worker that is stuck in one call is waited for without end",
         _SUPERVISOR,
-        "        if frame.busy_ms > self._settings.stuck_ms_max:\n",
+        "        if frame.busy_ms > self._settings.call_timeout_ms:\n",
         "        if frame.busy_ms < 0:\n",
         "The pipeline stands still, and nobody ends it.",
     ),

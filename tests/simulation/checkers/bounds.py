@@ -28,7 +28,7 @@ class Bounds(Checker):
     def on_acknowledge(self, frame: AcknowledgeFrame) -> None:
         """Whatever goes beyond the bound is given up before anybody else has his turn."""
         for _, worker in self.cluster.driver.live_workers():
-            if worker.captured_bytes > self.cluster.scenario.worker.capture_bytes_max:
+            if worker.captured_bytes > self.cluster.scenario.worker.inflight_bytes_max:
                 self.violation(f"I7 bounds: worker {worker.worker} holds {worker.captured_bytes} captured bytes")
 
     def at_end(self) -> None:

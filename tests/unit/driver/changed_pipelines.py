@@ -16,7 +16,7 @@ from penstock.storage.port import Data
 from penstock.testing import Result, run
 from penstock.worker.settings import WorkerSettings
 
-PATIENT = WorkerSettings(driver_silence_ms_max=3_600_000, queue_ms_target=0)
+PATIENT = WorkerSettings(driver_silence_ms=3_600_000, channel_time_ms=0)
 
 
 class Killed(BaseException):

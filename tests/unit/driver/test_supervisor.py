@@ -62,10 +62,10 @@ from tests.unit.mailbox.fake_ports import (
 F = TypeVar("F")
 HANG_S = 60.0
 SETTINGS = SupervisorSettings(
-    Policy(interval_ms=1_000, expiry_ms=5_000, failures_tolerable=1, backoff_ms=10),
+    Policy(interval_ms=1_000, checkpoint_timeout_ms=5_000, failures_tolerable=1, backoff_ms=10),
     RestartPolicy(failures_max=3, window_ms=60_000, delay_ms=100, delay_ms_max=400, repeats_max=None),
-    silence_ms_max=2_000,
-    start_ms_max=10_000,
+    worker_silence_ms=2_000,
+    start_timeout_ms=10_000,
 )
 ON_REQUEST = replace(SETTINGS, policy=replace(SETTINGS.policy, interval_ms=None))
 OUTPUT = Committable(WRITE, 0, b"file")
@@ -383,7 +383,7 @@ class TestSilence:
         assert len(caplog.records) == 1, "another call"
 
     def test_a_worker_that_is_in_one_call_for_too_long_is_stuck(self) -> None:
-        driver = Driver(MemoryStore(), replace(ON_REQUEST, stuck_ms_max=30_000)).started().ready()
+        driver = Driver(MemoryStore(), replace(ON_REQUEST, call_timeout_ms=30_000)).started().ready()
         self.busy(driver, 30_000)
         assert driver.phase is Phase.RUNNING
         self.busy(driver, 30_001)

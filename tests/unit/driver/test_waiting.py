@@ -142,7 +142,9 @@ class TestSinks:
         driver.committer.gate.set()
 
     def test_the_status_names_it(self) -> None:
-        driver = ThreadedDriver(MemoryStore(), replace(SETTINGS, policy=replace(SETTINGS.policy, expiry_ms=60_000)))
+        driver = ThreadedDriver(
+            MemoryStore(), replace(SETTINGS, policy=replace(SETTINGS.policy, checkpoint_timeout_ms=60_000))
+        )
         driver.hung_commit().after(6_000)
         assert driver.phase is Phase.RUNNING
         assert "sink 'write': the commit of checkpoint 1" in driver.supervisor.progress.detail

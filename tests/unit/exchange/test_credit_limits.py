@@ -83,7 +83,7 @@ class Slow:
         chosen = {
             "credit_limit_bytes": WINDOW,
             "credit_limit_bytes_min": BATCH,
-            "queue_ms_target": TARGET_MS,
+            "channel_time_ms": TARGET_MS,
             "slice_rows_max": ROWS,
             "slice_us": 10**6,
             **options,
@@ -136,7 +136,7 @@ class TestASlowReceiver:
         assert slow.seen.calls[-1] >= 2 * ROWS
 
     def test_with_a_target_of_nothing_windows_stay_as_they_are(self) -> None:
-        slow = Slow(queue_ms_target=0)
+        slow = Slow(channel_time_ms=0)
         slow.sender.offer(1_000)
         slow.work(300)
         assert set(slow.sender.windows) == {WINDOW}

@@ -345,7 +345,7 @@ class Bench:
         self.transport = ListTransport()
         self.background = ManualBackground()
         self.store = store or MemoryStore()
-        self.settings = replace(WorkerSettings(inline_bytes_max=0, source_rest_ms=0, queue_ms_target=0), **settings)
+        self.settings = replace(WorkerSettings(inline_bytes_max=0, source_rest_ms=0, channel_time_ms=0), **settings)
         self.worker = Worker(
             WorkerId(worker),
             self.plan,

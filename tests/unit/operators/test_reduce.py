@@ -50,7 +50,7 @@ def test_a_call_converts_rows_in_proportion_to_those_it_was_given(monkeypatch: p
 
     monkeypatch.setattr(RowsFormat, "batch", batch)
     sink, store = CollectSink(), MemoryStore()
-    settings = WorkerSettings(slice_rows_max=BATCH, driver_silence_ms_max=10**9)
+    settings = WorkerSettings(slice_rows_max=BATCH, driver_silence_ms=10**9)
     source = ListSource(items(), batch_rows=BATCH)
     run(pipeline(source, sink), store=store, policy=Policy(interval_ms=None), worker_settings=settings)
     newest = {row["k"]: row["n"] for row in sink.rows()}

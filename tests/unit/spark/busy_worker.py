@@ -28,6 +28,6 @@ def main(driver: Endpoint, secrets: Secrets, directory: str) -> None:
 
     pipeline = Pipeline("p")
     pipeline.source(ListSource([{"n": 1}])).map(score, name="slow").sink(CollectSink())
-    settings = WorkerSettings(heartbeat_ms=HEARTBEAT_MS, driver_silence_ms_max=200)
+    settings = WorkerSettings(heartbeat_ms=HEARTBEAT_MS, driver_silence_ms=200)
     made = plan(pipeline.graph(), 1, 1)
     work(WorkerLaunch(GENERATION, made, settings, secrets, driver, directory), WorkerId(0), None)

@@ -21,12 +21,12 @@ from penstock.worker.settings import WorkerSettings
     ("channel_time", "ms"), [(0.02, 20), (1, 1000), (timedelta(milliseconds=5), 5), (0, 0), (timedelta(), 0), (1e-5, 1)]
 )
 def test_the_time_on_a_channel_is_what_its_windows_aim_at_and_0_is_none(channel_time: Any, ms: int) -> None:
-    assert Settings(channel_time=channel_time).worker().queue_ms_target == ms
+    assert Settings(channel_time=channel_time).worker().channel_time_ms == ms
 
 
 @pytest.mark.parametrize(("batch_time", "ms"), [(0.05, 50), (0, 0), (timedelta(seconds=2), 2000), (1e-5, 1)])
 def test_the_time_of_a_batch_is_that_of_the_workers(batch_time: Any, ms: int) -> None:
-    assert Settings(batch_time=batch_time).worker().batch_ms_target == ms
+    assert Settings(batch_time=batch_time).worker().batch_time_ms == ms
 
 
 @pytest.mark.parametrize("channel_time", [-1, "fast", None, False, float("nan")])

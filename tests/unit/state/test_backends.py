@@ -54,7 +54,7 @@ def test_the_backend_that_was_chosen_makes_every_keyed_state(monkeypatch: pytest
     pipeline, sink = Pipeline("p"), CollectSink()
     keyed = pipeline.source(ListSource(rows)).with_watermark("t", 0).key_by("k")
     keyed.window("10 ms").sum("v").sink(sink)
-    run(pipeline, worker_settings=WorkerSettings(state_backend="counting", driver_silence_ms_max=10**6))
+    run(pipeline, worker_settings=WorkerSettings(state_backend="counting", driver_silence_ms=10**6))
     # The clock is a state with its own name, and comes first in a checkpoint when the windows are registered.
     assert made == ["windows", "windows.clock"]
     assert len(sink.rows()) == 30

@@ -33,7 +33,7 @@ def run_on(root: Path) -> None:
     pipeline = Pipeline("p")
     counted = pipeline.source(GeneratorSource(make, rows=10_000), name="read").key_by("k").count(name="count")
     counted.sink(CollectSink(), name="out")
-    settings = WorkerSettings(inline_bytes_max=1_000, source_rows_max=500, driver_silence_ms_max=3_600_000)
+    settings = WorkerSettings(inline_bytes_max=1_000, source_rows_max=500, driver_silence_ms=3_600_000)
     run(pipeline, store=LocalStore(root), policy=Policy(interval_ms=5), worker_settings=settings)
 
 

@@ -136,7 +136,7 @@ class TestStarting:
         assert bench.worker.overdue_ms is None
 
     def test_a_worker_that_was_busy_does_not_take_that_for_the_silence_of_the_driver(self) -> None:
-        bench = Bench(join(Seen()), heartbeat_ms=50, driver_silence_ms_max=1_000).started()
+        bench = Bench(join(Seen()), heartbeat_ms=50, driver_silence_ms=1_000).started()
         bench.pass_time(5_000)
         assert not bench.worker.has_stopped, "words of the driver may still be waiting"
         for _ in range(20):

@@ -395,7 +395,7 @@ class TestBounds:
 
     @pytest.mark.parametrize("arrives", ["before", "after"])
     def test_more_than_the_bound_declines_with_that_reason_and_reports_nothing_else(self, arrives: str) -> None:
-        bench = Bench(join(Seen()), capture_bytes_max=3 * ROW).started()
+        bench = Bench(join(Seen()), inflight_bytes_max=3 * ROW).started()
         if arrives == "before":
             bench.batch(LEFT, 1, 2, 3, 4)
         bench.trigger(unaligned(1))
@@ -410,7 +410,7 @@ class TestBounds:
         assert reasons(bench) == [(1, DeclineReason.CAPTURE_OVERFLOW)]
 
     def test_the_bound_counts_both_sides_of_a_subtask(self) -> None:
-        bench = Bench(join(Seen()), credit_limit_bytes=3 * ROW, capture_bytes_max=3 * ROW).started()
+        bench = Bench(join(Seen()), credit_limit_bytes=3 * ROW, inflight_bytes_max=3 * ROW).started()
         for number in range(5):
             bench.batch(LEFT, number, cost=0)
         bench.work()
@@ -419,7 +419,7 @@ class TestBounds:
         assert reasons(bench) == [(1, DeclineReason.CAPTURE_OVERFLOW)]
 
     def test_after_an_overflow_the_next_checkpoint_works(self) -> None:
-        bench = Bench(join(Seen()), capture_bytes_max=ROW).started()
+        bench = Bench(join(Seen()), inflight_bytes_max=ROW).started()
         bench.batch(LEFT, 1, 2)
         bench.trigger(unaligned(1))
         bench.work()

@@ -212,7 +212,7 @@ def _on_ticked(state: State, event: Ticked) -> Step:
 def _expire_deciding(state: State, now_ms: int) -> Step:
     if not isinstance(writing := state.deciding, Writing) or now_ms < writing.pending.expires_at_ms:
         return state, ()
-    late = f"the manifest was not written within {state.policy.expiry_ms} ms of the trigger"
+    late = f"the manifest was not written within {state.policy.checkpoint_timeout_ms} ms of the trigger"
     return give_up_manifest(state, writing, DeclineReason.EXPIRED, late, now_ms)
 
 
@@ -220,8 +220,9 @@ def _expire_collecting(state: State, now_ms: int) -> Step:
     collecting = state.collecting
     if collecting is None or now_ms < collecting.pending.expires_at_ms:
         return state, ()
-    missing = f"no acknowledgement from {named(collecting.waiting)} within {state.policy.expiry_ms} ms"
-    held_up = f"the outcome of the checkpoint before was not known within {state.policy.expiry_ms} ms of the trigger"
+    missing = f"no acknowledgement from {named(collecting.waiting)} within {state.policy.checkpoint_timeout_ms} ms"
+    limit = f"{state.policy.checkpoint_timeout_ms} ms of the trigger"
+    held_up = f"the outcome of the checkpoint before was not known within {limit}"
     return _give_up(state, collecting, DeclineReason.EXPIRED, missing if collecting.waiting else held_up, now_ms)
 
 
@@ -256,7 +257,7 @@ def _pursue_commit(state: State, now_ms: int) -> Step:
 
 def _pursue(state: State, retry: Retry, tried_again: State, again: Action, what: str, now_ms: int) -> Step:
     if now_ms >= retry.overdue_at_ms(state.policy):
-        reason = f"{what} did not succeed within {state.policy.expiry_ms} ms: {retry.error}"
+        reason = f"{what} did not succeed within {state.policy.checkpoint_timeout_ms} ms: {retry.error}"
         return stop_for(state, Stop.FAILED, FailJob(reason), reason)
     return (tried_again, (again,)) if retry.is_due(now_ms) else (state, ())
 

@@ -42,7 +42,7 @@ class Policy:
     pause_ms_min: int = 0
     """From the end of one to the next trigger; 0 also lets one begin while the manifest of the last is written.
     Requested ones do not wait for it."""
-    expiry_ms: int = 600_000
+    checkpoint_timeout_ms: int = 600_000
     """An attempt ends after this; so does the patience with a store or sink that does not answer."""
     failures_tolerable: int = 3
     """Counted failures in a row that are tolerated; the next one fails the job."""
@@ -60,7 +60,14 @@ class Policy:
     def __post_init__(self) -> None:
         if self.interval_ms is not None:
             _at_least("interval_ms", self.interval_ms, 1, "None switches periodic checkpoints off")
-        for name in ("expiry_ms", "retained", "stops_retained", "backoff_ms", "history_max", "requests_max"):
+        for name in (
+            "checkpoint_timeout_ms",
+            "retained",
+            "stops_retained",
+            "backoff_ms",
+            "history_max",
+            "requests_max",
+        ):
             _at_least(name, getattr(self, name), 1)
         for name in ("pause_ms_min", "failures_tolerable", "alignment_timeout_ms"):
             _at_least(name, getattr(self, name), 0)
@@ -111,7 +118,7 @@ class Retry:
 
     def overdue_at_ms(self, policy: Policy) -> int:
         """When it is given up, whether it is under way or not: a call that never returns must not hang the job."""
-        return self.since_ms + policy.expiry_ms
+        return self.since_ms + policy.checkpoint_timeout_ms
 
     def wake_at_ms(self, policy: Policy) -> int:
         """When somebody must look at it: to try again, or to give up."""

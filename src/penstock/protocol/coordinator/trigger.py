@@ -74,7 +74,7 @@ def _may_follow(deciding: Deciding | None) -> bool:
 def _trigger(state: State, reserved: Reserved, now_ms: int) -> Step:
     requests = _served_together(state.queue)
     barrier = _barrier(state, reserved.upcoming, requests, now_ms)
-    pending = PendingCheckpoint(barrier, now_ms + state.policy.expiry_ms, requests)
+    pending = PendingCheckpoint(barrier, now_ms + state.policy.checkpoint_timeout_ms, requests)
     state = replace(
         state,
         collecting=Collecting(pending, state.members),

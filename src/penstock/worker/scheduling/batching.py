@@ -5,7 +5,7 @@ records should wait: each key has more of them then, and fewer calls do the same
 calls, less may wait, and checkpoints under backpressure are smaller. Nobody waits for records to come: with nothing
 in the queue, a record is processed at once.
 
-Bounded twice: by the bytes of a channel, and by the time that a hand may take (`batch_ms_target`).
+Bounded twice: by the bytes of a channel, and by the time that a hand may take (`batch_time_ms`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from penstock.worker.settings import WorkerSettings
 from tests.unit.cli.kit import penstock
 
 N = pa.schema([("n", pa.int64())])
-SLOWLY = WorkerSettings(source_rows_max=10, driver_silence_ms_max=10**6)
+SLOWLY = WorkerSettings(source_rows_max=10, driver_silence_ms=10**6)
 
 
 def described(files: Path) -> tuple[Pipeline, CollectSink]:

@@ -249,7 +249,7 @@ def test_what_lies_in_front_of_the_damage_is_read_once(tmp_path: Path) -> None:
     data = gzip.compress(text)
     (tmp_path / "a.jsonl.gz").write_bytes(data[: 2 * len(data) // 3])
     source = FileSource(tmp_path, format="jsonl", schema=N, on_error="dead_letter")
-    small = WorkerSettings(source_rows_max=50, driver_silence_ms_max=10**6)
+    small = WorkerSettings(source_rows_max=50, driver_silence_ms=10**6)
     policy = Policy(interval_ms=1, backoff_ms=1)
     records, letters, result = letters_of(source, crash_after_checkpoints=[1, 2], worker_settings=small, policy=policy)
     assert result.restarts == 2

@@ -89,7 +89,7 @@ def test_compressed_files_exactly_once_through_crashes(tmp_path: Path) -> None:
     stream = pipeline.source(source)
     stream.sink(good)
     stream.dead_letters().sink(bad)
-    small = WorkerSettings(source_rows_max=100, driver_silence_ms_max=10**6)
+    small = WorkerSettings(source_rows_max=100, driver_silence_ms=10**6)
     fast = Policy(interval_ms=1, backoff_ms=1)
     result = run(pipeline, parallelism=2, crash_after_checkpoints=[1, 3], worker_settings=small, policy=fast)
     assert result.restarts == 2

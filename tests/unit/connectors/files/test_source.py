@@ -242,7 +242,7 @@ def test_a_watched_directory(tmp_path: Path) -> None:
         parallelism=2,
         until=until,
         crash_after_checkpoints=[3],
-        worker_settings=WorkerSettings(source_discovery_ms=5, driver_silence_ms_max=10**6),
+        worker_settings=WorkerSettings(source_discovery_ms=5, driver_silence_ms=10**6),
     )
     assert result.restarts == 1
     assert sorted(sink.table()["n"].to_pylist()) == list(range(50))

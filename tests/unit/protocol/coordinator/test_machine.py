@@ -450,7 +450,7 @@ class TestPolicy:
         ("options", "message"),
         [
             ({"interval_ms": 0}, "interval_ms is 0 and must be at least 1; None switches"),
-            ({"expiry_ms": 0}, "expiry_ms is 0"),
+            ({"checkpoint_timeout_ms": 0}, "checkpoint_timeout_ms is 0"),
             ({"retained": 0}, "retained is 0"),
             ({"pause_ms_min": -1}, "pause_ms_min is -1 and must be at least 0"),
             ({"failures_tolerable": -1}, "failures_tolerable"),

@@ -64,7 +64,7 @@ class Storm(RuleBasedStateMachine):
         policy = Policy(
             interval_ms,
             pause_ms,
-            expiry_ms=2_000,
+            checkpoint_timeout_ms=2_000,
             failures_tolerable=tolerable,
             mode=mode,
             history_max=5,

@@ -76,7 +76,7 @@ class Loaded:
             Node(WRITE, sink=Staging(), parallelism=1),
         )
         links = LogicalEdge(LEFT, MAP, Partitioning.HASH, 0, ("k",)), LogicalEdge(MAP, WRITE, REBALANCE)
-        self.bench = self.function.bench = Bench(Graph("loaded", nodes, links), **{"queue_ms_target": 10, **settings})
+        self.bench = self.function.bench = Bench(Graph("loaded", nodes, links), **{"channel_time_ms": 10, **settings})
         self.bench.started()
         self.credit = SenderCredit(self.bench.settings.credit_limit_bytes)
         self.random = np.random.default_rng(7)
@@ -120,7 +120,7 @@ def test_throughput_is_within_a_factor_of_two_of_the_best_batching_however_many_
 def test_with_less_time_for_a_batch_there_is_less_in_hand() -> None:
     waiting = []
     for batch_ms in (50, 1_000):
-        loaded = Loaded(1_000, 1_000, row_us=2, batch_ms_target=batch_ms)
+        loaded = Loaded(1_000, 1_000, row_us=2, batch_time_ms=batch_ms)
         loaded.run_for(5_000_000)
         (channel,) = loaded.bench.subtask.inputs.values()
         waiting.append(channel.credit.credit_limit_bytes)
