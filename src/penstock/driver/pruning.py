@@ -6,6 +6,7 @@ before every file of this one is gone for good (I3, I6).
 
 from __future__ import annotations
 
+import logging
 import threading
 
 from penstock.ids import CheckpointId
@@ -48,12 +49,18 @@ def sweep(store: Store, first: CheckpointId) -> int:
     return store.sweep_temporary(is_over=is_over)
 
 
+_log = logging.getLogger("penstock")
+
 _PAUSE_MS = 500
 """From the end of one pruning to the next: to read the directory once for many checkpoints is cheaper."""
 
 
+_SAID_EVERY = 60
+"""A failure that goes on is said again after this number of attempts."""
+
+
 class Pruner:
-    """Pruner one after the other, for one generation; lives in the mailbox.
+    """Prunings one after the other, for one generation; lives in the mailbox.
 
     Checkpoints may complete faster than files can be deleted. What is asked for while a pruning is under way, or was
     until just now, waits, and only the newest bound is kept: what may go by an older one may go by it too.
@@ -70,14 +77,22 @@ class Pruner:
         self._last: RetentionBound | None = None
         """The bound at the end of the pipeline, for the pruning that was under way then."""
         self._takes_last = False
+        self._failures = 0
+        """Prunings in a row that failed."""
         self._lock = threading.Lock()
         """Guards these two: nobody reads the mailbox of a pipeline that has ended, so the thread itself goes on."""
 
     def sweep(self, first: CheckpointId) -> None:
         """Begin the generation whose first id is `first`: older ones may have been killed in the middle of a write."""
         store = self._store
-        # One that fails is made up for by the next generation.
-        self._background.submit(lambda: sweep(store, first), lambda _: None)
+        self._background.submit(lambda: sweep(store, first), self._on_swept)
+
+    def _on_swept(self, outcome: int | Exception) -> None:
+        if isinstance(outcome, Exception):
+            text = (
+                "temporary files of earlier runs could not be removed from %r; they use space until the next start: %s"
+            )
+            _log.warning(text, self._store, outcome)
 
     def ask(self, bound: RetentionBound) -> None:
         """Delete what may go by `bound`, now or after the pruning before it and a pause."""
@@ -127,7 +142,14 @@ class Pruner:
             return last
 
     def _on_over(self, outcome: int | Exception) -> None:
-        """One that failed is made up for by the next; nothing depends on it."""
+        """One that failed is made up for by the next; nothing depends on it but the space that is left."""
+        if not isinstance(outcome, Exception):
+            self._failures = 0
+        else:
+            if self._failures % _SAID_EVERY == 0:
+                text = "old checkpoints could not be deleted from %r, and use space until that works (tried again): %s"
+                _log.warning(text, self._store, outcome)
+            self._failures += 1
         self._is_under_way = False
         self._is_pausing = True
         self._timers.after(_PAUSE_MS, self._on_paused)

@@ -361,13 +361,13 @@ class TestRetention:
         assert store.blobs == before
 
 
-class TestRetirements:
+class TestPruner:
     def setup_method(self) -> None:
         self.background = ManualBackground()
         self.clock = ManualClock()
         self.timers = Timers(self.clock)
 
-    def retirements(self, store: MemoryStore) -> Pruner:
+    def pruner(self, store: MemoryStore) -> Pruner:
         return Pruner(store, Directory(store), self.background, self.timers)
 
     def pause(self) -> None:
@@ -380,9 +380,9 @@ class TestRetirements:
         store, background = Recording(), self.background
         for number in range(1, 6):
             put(store, number)
-        retirements = self.retirements(store)
+        pruner = self.pruner(store)
         for newest in (2, 3, 4, 5):
-            retirements.ask(RetentionBound(Generation(1), CheckpointId(newest), 1))
+            pruner.ask(RetentionBound(Generation(1), CheckpointId(newest), 1))
         assert len(background.jobs) == 1
         background.run_one()
         assert Directory(store).ids(paths.PathKind.MANIFEST) == [2, 3, 4, 5]
@@ -393,17 +393,40 @@ class TestRetirements:
         assert Directory(store).ids(paths.PathKind.MANIFEST) == [5]
         self.pause()
         assert not background.jobs
-        retirements.ask(RetentionBound(Generation(1), CheckpointId(5), 1))
+        pruner.ask(RetentionBound(Generation(1), CheckpointId(5), 1))
         assert len(background.jobs) == 1
+
+    def test_one_that_fails_is_said_and_not_every_half_second(self, caplog: pytest.LogCaptureFixture) -> None:
+        store, background = Vanishing(), self.background
+        put(store, 1)
+        put(store, 2)
+        pruner = self.pruner(store)
+        store.broken = paths.reserved(CheckpointId(1))
+        for _ in range(3):
+            pruner.ask(RetentionBound(Generation(1), CheckpointId(2), 1))
+            background.run_one()
+            self.pause()
+        (said,) = [record.getMessage() for record in caplog.records]
+        assert "old checkpoints could not be deleted from" in said and "use space" in said
+
+    def test_temporary_files_that_cannot_be_removed_are_said(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Stuck(MemoryStore):
+            def sweep_temporary(self, age_s: float = 0.0, is_over: object = None) -> int:
+                raise StorageError("the disk is read-only")
+
+        self.pruner(Stuck()).sweep(CheckpointId(1))
+        self.background.run_one()
+        (said,) = [record.getMessage() for record in caplog.records]
+        assert "temporary files" in said and "the disk is read-only" in said
 
     def test_one_that_fails_is_made_up_for_by_the_next(self) -> None:
         store, background = Vanishing(), self.background
         for number in (1, 2):
             put(store, number)
-        retirements = self.retirements(store)
+        pruner = self.pruner(store)
         store.broken = paths.reserved(CheckpointId(1))
         for newest in (1, 2):
-            retirements.ask(RetentionBound(Generation(1), CheckpointId(newest), 1))
+            pruner.ask(RetentionBound(Generation(1), CheckpointId(newest), 1))
         background.run_one()
         store.broken = None
         self.pause()
@@ -414,40 +437,40 @@ class TestRetirements:
         store, background = MemoryStore(), self.background
         for number in range(1, 4):
             put(store, number)
-        retirements = self.retirements(store)
-        retirements.ask(RetentionBound(Generation(1), CheckpointId(2), 1))
+        pruner = self.pruner(store)
+        pruner.ask(RetentionBound(Generation(1), CheckpointId(2), 1))
         background.run_one()
-        retirements.ask(RetentionBound(Generation(1), CheckpointId(3), 1))
+        pruner.ask(RetentionBound(Generation(1), CheckpointId(3), 1))
         assert not background.jobs
-        retirements.finish()
+        pruner.finish()
         background.run_one()
         assert Directory(store).ids(paths.PathKind.MANIFEST) == [3]
 
-    def test_at_the_end_of_the_pipeline_the_retirement_under_way_also_does_the_last_one(self) -> None:
+    def test_at_the_end_of_the_pipeline_the_pruning_under_way_also_does_the_last_one(self) -> None:
         # Nobody reads the mailbox of a driver that has ended: the thread goes on by itself.
         store, background = MemoryStore(), self.background
         for number in range(1, 4):
             put(store, number)
-        retirements = self.retirements(store)
+        pruner = self.pruner(store)
         for newest in (2, 3):
-            retirements.ask(RetentionBound(Generation(1), CheckpointId(newest), 1))
-        retirements.finish()
-        retirements.stop()
+            pruner.ask(RetentionBound(Generation(1), CheckpointId(newest), 1))
+        pruner.finish()
+        pruner.stop()
         background.run_one()
         assert Directory(store).ids(paths.PathKind.MANIFEST) == [3]
         assert not background.jobs
 
-    def test_at_the_end_of_the_pipeline_a_retirement_that_is_through_need_not_have_said_so(self) -> None:
+    def test_at_the_end_of_the_pipeline_a_pruning_that_is_through_need_not_have_said_so(self) -> None:
         store, background = MemoryStore(), self.background
         for number in range(1, 4):
             put(store, number)
-        retirements = self.retirements(store)
+        pruner = self.pruner(store)
         for newest in (2, 3):
-            retirements.ask(RetentionBound(Generation(1), CheckpointId(newest), 1))
+            pruner.ask(RetentionBound(Generation(1), CheckpointId(newest), 1))
         work, _ = background.jobs.popleft()
         work()
-        retirements.finish()
-        retirements.stop()
+        pruner.finish()
+        pruner.stop()
         background.run_one()
         assert Directory(store).ids(paths.PathKind.MANIFEST) == [3]
 
@@ -455,8 +478,8 @@ class TestRetirements:
         background = self.background
         retirements = self.retirements(MemoryStore())
         for newest in (1, 2):
-            retirements.ask(RetentionBound(Generation(1), CheckpointId(newest), 1))
-        retirements.stop()
+            pruner.ask(RetentionBound(Generation(1), CheckpointId(newest), 1))
+        pruner.stop()
         background.run_one()
         self.pause()
         assert not background.jobs
