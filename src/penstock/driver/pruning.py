@@ -90,7 +90,7 @@ class Pruner:
     def _on_swept(self, outcome: int | Exception) -> None:
         if isinstance(outcome, Exception):
             text = (
-                "temporary files of earlier runs could not be removed from %r; they use space until the next start: %s"
+                "temporary files of earlier runs could not be removed from %r; they use space till the next start: %s"
             )
             _log.warning(text, self._store, outcome)
 

@@ -476,7 +476,7 @@ class TestPruner:
 
     def test_when_the_generation_is_over_none_is_begun(self) -> None:
         background = self.background
-        retirements = self.retirements(MemoryStore())
+        pruner = self.pruner(MemoryStore())
         for newest in (1, 2):
             pruner.ask(RetentionBound(Generation(1), CheckpointId(newest), 1))
         pruner.stop()
