@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import threading
 import time
@@ -32,6 +33,8 @@ class FaultProxy:
         self.seen: list[str] = []
         """Method and path of every request."""
         self.lock = threading.Lock()
+        self.creating = threading.Lock()
+        """Held for each conditional put: it is atomic on S3, and moto looks and stores in two steps."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="fault-proxy", daemon=True).start()
@@ -70,10 +73,12 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
                 return
             if fault == "delay":
                 time.sleep(_DELAY_S)
+            is_conditional = self.command == "PUT" and "If-None-Match" in self.headers
             connection = http.client.HTTPConnection("127.0.0.1", proxy.target, timeout=60)
-            connection.request(self.command, self.path, body, dict(self.headers.items()))
-            response = connection.getresponse()
-            content = response.read()
+            with proxy.creating if is_conditional else contextlib.nullcontext():
+                connection.request(self.command, self.path, body, dict(self.headers.items()))
+                response = connection.getresponse()
+                content = response.read()
             connection.close()
             if fault == "lose the answer":
                 # The server has done it, and nobody hears of it.
