@@ -149,7 +149,7 @@ def test_a_metric_that_is_defined_where_it_is_counted_is_among_those_of_the_pipe
         ),
         (LogicalEdge(read, mine, Partitioning.REBALANCE), LogicalEdge(mine, write, Partitioning.REBALANCE)),
     )
-    metrics = run(graph, workers=2, crash_after_checkpoints=1).metrics
+    metrics = run(graph, workers=2).metrics
     batches = metrics.of("my_batches")
     assert [(sample.operator, sample.subtask, sample.unit, sample.kind) for sample in batches] == [
         ("mine", 0, "batches", Kind.COUNTER),

@@ -225,13 +225,17 @@ class SubtaskCheckpointer:
         pending.cut = cut
         try:
             encode = self._chain.snapshot(self._services.settings.segment_bytes)
+        except Exception as error:
+            self._refuse(barrier.checkpoint, error)
+            return
+        # Not refused: a writer that raises may have cut its output before, and nobody would hand that over (I4).
+        prepare = self._chain.prepare(barrier.checkpoint, barrier.completed)
+        try:
+            # After `prepare`, by which a source hears for which checkpoint it gives its positions.
             pending.splits = self._chain.source.positions() if self._chain.source is not None else ()
         except Exception as error:
-            self._abandon(barrier.checkpoint)
-            self._decline(barrier.checkpoint, DeclineReason.SNAPSHOT_FAILED, f"{type(error).__name__}: {error}")
+            self._refuse(barrier.checkpoint, error)
             return
-        # Not among those: a writer that raises may have cut its output before, and nobody would hand that over (I4).
-        prepare = self._chain.prepare(barrier.checkpoint, barrier.completed)
         # I1: counted up to the cut, like the state; records behind it are counted again after a restore.
         pending.totals = self._services.metrics.totals(self._operators, self._subtask.index)
         pending.watermarks = ((self._subtask.chain, self._watermark()),)
@@ -255,6 +259,10 @@ class SubtaskCheckpointer:
             return states, prepare()
 
         services.background.submit(work, lambda outcome: self._on_state_written(pending, outcome))
+
+    def _refuse(self, checkpoint: CheckpointId, error: Exception) -> None:
+        self._abandon(checkpoint)
+        self._decline(checkpoint, DeclineReason.SNAPSHOT_FAILED, f"{type(error).__name__}: {error}")
 
     def _capture(self, checkpoint: CheckpointId, queued: frozenset[ChannelId], late: frozenset[ChannelId]) -> None:
         pending = self._pending
