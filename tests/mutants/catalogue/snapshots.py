@@ -99,11 +99,13 @@ MUTANTS = (
         "A snapshot that raised is acknowledged as an empty one",
         OWN,
         _PARTICIPATION,
-        "            self._abandon(barrier.checkpoint)\n"
-        "            self._decline(barrier.checkpoint, DeclineReason.SNAPSHOT_FAILED, "
-        'f"{type(error).__name__}: {error}")\n'
+        "            encode = self._chain.snapshot(self._services.settings.segment_bytes)\n"
+        "        except Exception as error:\n"
+        "            self._refuse(barrier.checkpoint, error)\n"
         "            return\n",
-        "            encode, prepare, _ = list, list, error\n",
+        "            encode = self._chain.snapshot(self._services.settings.segment_bytes)\n"
+        "        except Exception:\n"
+        "            encode = list\n",
         "I1: what the operators hold is in no checkpoint.",
     ),
     Mutant(

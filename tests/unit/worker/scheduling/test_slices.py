@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from random import Random
-from statistics import median
+from statistics import median, quantiles
 
 import pytest
 from hypothesis import given, settings
@@ -83,19 +83,19 @@ def test_where_the_call_itself_is_slow_slices_do_not_shrink_to_nothing() -> None
     assert 20_000 <= policy.rows_max <= 80_000
 
 
-@settings(deadline=None)
-@given(st.randoms(use_true_random=False), st.sampled_from([0, 200, 2_000]), st.sampled_from([0.05, 1, 30]))
-def test_however_noisy_the_measurements_a_slice_takes_about_its_time(
-    noise: Random, call_us: int, row_us: float
-) -> None:
-    policy = SlicePolicy(4_000, 131_072)
-    took = []
-    for _ in range(200):
-        us = (call_us + policy.rows_max * row_us) * noise.uniform(0.8, 1.3)
-        policy.measured(policy.rows_max, int(us))
-        took.append(us)
-    assert median(took[100:]) < 3 * 4_000
-    assert median(took[100:]) > 4_000 / 3 or policy.rows_max == policy.upper
+@pytest.mark.parametrize("call_us", [0, 200, 2_000])
+@pytest.mark.parametrize("row_us", [0.05, 1, 30])
+def test_however_noisy_the_measurements_a_slice_takes_about_its_time(call_us: int, row_us: float) -> None:
+    usual = []
+    for seed in range(100):
+        noise, policy, took = Random(seed), SlicePolicy(4_000, 131_072), []
+        for _ in range(200):
+            us = (call_us + policy.rows_max * row_us) * noise.uniform(0.8, 1.3)
+            policy.measured(policy.rows_max, int(us))
+            took.append(us)
+        usual.append(median(took[100:]))
+        assert usual[-1] > 4_000 / 3 or policy.rows_max == policy.upper
+    assert quantiles(usual, n=20)[-1] < 3 * 4_000, "noise can look like a slow call, but seldom does"
 
 
 class TestCallsThatShouldTakeLessTimeThanUsual:
