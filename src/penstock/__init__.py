@@ -53,10 +53,10 @@ from penstock.errors import (
 )
 from penstock.metrics.samples import Metrics, Sample
 from penstock.model.units import Duration, Size
-from penstock.operators.batch_function import BatchFunction
-from penstock.operators.functions import KeyedContext, KeyedFunction, TwoInputContext, TwoInputFunction
-from penstock.operators.handles import ListState, MapState, ValueState
-from penstock.operators.spark_processor import (
+from penstock.operators.keyed.batch_function import BatchFunction
+from penstock.operators.keyed.functions import KeyedContext, KeyedFunction, TwoInputContext, TwoInputFunction
+from penstock.operators.keyed.handles import ListState, MapState, ValueState
+from penstock.operators.spark.processor import (
     ExpiredTimerInfo,
     Row,
     StatefulProcessor,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from unittest import mock
 
 from penstock import Pipeline
-from penstock.operators import async_map as async_operator
+from penstock.operators.async_map import operator as async_operator
 from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.testing import CollectSink, Schedule, run
 from penstock.worker.settings import WorkerSettings

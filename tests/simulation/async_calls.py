@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from penstock.operators.async_map import MapAsyncOperator
+from penstock.operators.async_map.operator import MapAsyncOperator
 from tests.simulation.world import World
 
 _AGAIN_US = 2_000

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.contract import Emit, Operator
-from penstock.operators.functions import KeyedContext, KeyedFunction
+from penstock.operators.keyed.functions import KeyedContext, KeyedFunction
 from tests.simulation.records import Numbers, batch_of, numbers_of
 from tests.simulation.world import World
 

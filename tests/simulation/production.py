@@ -12,7 +12,7 @@ import numpy as np
 from penstock.api.stream import Stream
 from penstock.graph.edges import resolved
 from penstock.graph.logical import Graph, OperatorFactory
-from penstock.operators.async_map import MapAsyncOperator
+from penstock.operators.async_map.operator import MapAsyncOperator
 from penstock.pipeline import Pipeline
 from tests.simulation.async_calls import simulated
 from tests.simulation.functions import Alarms, Echoes, InOrder, Slowly, Stamp, WindowNumbers, echo_times, windows_of

@@ -12,9 +12,9 @@ from penstock.errors import PipelineError
 from penstock.graph.edges import OutputPort
 from penstock.graph.logical import Keeps
 from penstock.graph.names import label_of
-from penstock.operators.functions import TwoInputFunction
-from penstock.operators.keyed import CallableTwoInput, TwoInputOperator
-from penstock.operators.timers import TimeMode
+from penstock.operators.keyed.functions import TwoInputFunction
+from penstock.operators.keyed.process import CallableTwoInput, TwoInputOperator
+from penstock.operators.keyed.timers import TimeMode
 from penstock.protocol.manifest import Partitioning
 
 if TYPE_CHECKING:

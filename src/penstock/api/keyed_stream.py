@@ -26,10 +26,10 @@ from penstock.graph.names import label_of
 from penstock.model.aggregates import columns_of, kept_for, outputs_of
 from penstock.model.units import Duration
 from penstock.model.windows import Late
-from penstock.operators.aggregate import AggregateOperator
 from penstock.operators.formats import As, check_format
-from penstock.operators.reduce import ReduceOperator
-from penstock.operators.timers import TimeMode
+from penstock.operators.keyed.aggregate import AggregateOperator
+from penstock.operators.keyed.reduce import ReduceOperator
+from penstock.operators.keyed.timers import TimeMode
 from penstock.protocol.manifest.compatibility import AGGREGATES
 
 

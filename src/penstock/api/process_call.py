@@ -11,11 +11,11 @@ from penstock.api.arguments import AtEnd, instance_of, require_choice, schema_or
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.errors import PipelineError
 from penstock.graph.logical import OperatorFactory
-from penstock.operators.batch_function import BatchFunction, BatchFunctionOperator
 from penstock.operators.formats import As
-from penstock.operators.functions import KeyedFunction
-from penstock.operators.keyed import ProcessOperator, ProcessorOperator
-from penstock.operators.timers import TimeMode
+from penstock.operators.keyed.batch_function import BatchFunction, BatchFunctionOperator
+from penstock.operators.keyed.functions import KeyedFunction
+from penstock.operators.keyed.process import ProcessOperator, ProcessorOperator
+from penstock.operators.keyed.timers import TimeMode
 
 
 class ProcessCall:

@@ -44,7 +44,7 @@ from penstock.ids import DEAD_LETTERS, LATE
 from penstock.model.event_time import Unit
 from penstock.model.units import Duration, duration_ms
 from penstock.operators import stateless as operators
-from penstock.operators.async_map import MapAsyncOperator, Where
+from penstock.operators.async_map.operator import MapAsyncOperator, Where
 from penstock.operators.event_time import EventTimeOperator
 from penstock.operators.formats import As
 from penstock.protocol.manifest import Partitioning

@@ -10,7 +10,7 @@ from penstock.graph.logical import Keeps
 from penstock.ids import LATE
 from penstock.model.aggregates import columns_of, kept_for, outputs_of
 from penstock.model.windows import WINDOW_END, WINDOW_START, Late, WindowKind
-from penstock.operators.window import WindowOperator
+from penstock.operators.keyed.window import WindowOperator
 
 if TYPE_CHECKING:
     from penstock.api.keyed_stream import KeyedStream

@@ -4,41 +4,44 @@ from __future__ import annotations
 
 from tests.mutants.mutant import OWN, Mutant
 
-_ASYNC = "operators/async_map.py"
-_TIMERS = "operators/timers.py"
-_EXPIRING = "operators/ttl.py"
-_KEYED = "operators/keyed.py"
-_VALUES = "operators/spark_values.py"
+_ASYNC = "operators/async_map/operator.py"
+_TIMERS = "operators/keyed/timers.py"
+_EXPIRING = "operators/keyed/ttl.py"
+_KEYED = "operators/keyed/process.py"
+_VALUES = "operators/spark/values.py"
 _STATES = "state/rows/states.py"
 _TUPLES = "state/rows/tuples.py"
 _COLUMN_VALUES = "columnar/values.py"
 _RECORDS = "columnar/records.py"
 _FORMATS = "operators/formats.py"
-_FRAMES = "operators/frames.py"
+_FRAMES = "operators/spark/frames.py"
 _CURSOR = "state/rows/cursor.py"
-_BATCHES = "operators/batch_function.py"
+_BATCHES = "operators/keyed/batch_function.py"
 
 
 def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
     tests = {
-        _ASYNC: ("tests/unit/operators/test_map_async_in_hand.py", "tests/unit/operators/test_map_async.py"),
-        _TIMERS: (
-            "tests/unit/operators/test_timer_calls.py",
-            "tests/unit/operators/test_timers.py",
-            "tests/unit/operators/test_functions.py",
-            "tests/unit/operators/test_event_timers.py",
+        _ASYNC: (
+            "tests/unit/operators/async_map/test_map_async_in_hand.py",
+            "tests/unit/operators/async_map/test_map_async.py",
         ),
-        _KEYED: ("tests/unit/operators/test_spark_processor.py",),
-        _VALUES: ("tests/unit/operators/test_spark_processor.py",),
-        _EXPIRING: ("tests/unit/operators/test_ttl.py",),
+        _TIMERS: (
+            "tests/unit/operators/keyed/test_timer_calls.py",
+            "tests/unit/operators/keyed/test_timers.py",
+            "tests/unit/operators/keyed/test_functions.py",
+            "tests/unit/operators/keyed/test_event_timers.py",
+        ),
+        _KEYED: ("tests/unit/operators/spark/test_processor.py",),
+        _VALUES: ("tests/unit/operators/spark/test_processor.py",),
+        _EXPIRING: ("tests/unit/operators/keyed/test_ttl.py",),
         _STATES: ("tests/unit/state/test_cheap_state.py",),
         _TUPLES: ("tests/unit/state/test_cheap_state.py",),
         _COLUMN_VALUES: ("tests/unit/columnar/test_values.py",),
         _RECORDS: ("tests/unit/columnar/test_records.py",),
-        _FORMATS: ("tests/unit/operators/test_child_process.py",),
-        _FRAMES: ("tests/unit/operators/test_frames.py",),
-        _CURSOR: ("tests/unit/operators/test_batch_function.py",),
-        _BATCHES: ("tests/unit/operators/test_batch_function.py",),
+        _FORMATS: ("tests/unit/operators/async_map/test_child_process.py",),
+        _FRAMES: ("tests/unit/operators/spark/test_frames.py",),
+        _CURSOR: ("tests/unit/operators/keyed/test_batch_function.py",),
+        _BATCHES: ("tests/unit/operators/keyed/test_batch_function.py",),
     }
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests[file])
 

@@ -7,7 +7,7 @@ from tests.mutants.mutant import OWN, Mutant
 _HAND = "exchange/hand.py"
 _IN_HAND = "worker/in_hand.py"
 _INPUT = "exchange/input_channel.py"
-_KEYED = "operators/keyed.py"
+_KEYED = "operators/keyed/process.py"
 _SLICES = "worker/scheduling/slices.py"
 _CLOCK = "worker/subtask_clock.py"
 _CHECKPOINTER = "worker/checkpointing/subtask_checkpointer.py"
@@ -115,7 +115,7 @@ MUTANTS = (
         "                    self.emit_all(outputs, emit)\n                    outputs, steps.rows_done = [], done\n",
         "                    steps.rows_done = done\n",
         "I1: a checkpoint in between holds the change of the state without its output.",
-        ("tests/unit/operators/test_by_key.py",),
+        ("tests/unit/operators/keyed/test_by_key.py",),
     ),
     _mutant(
         "A slow call is never tried with more records",

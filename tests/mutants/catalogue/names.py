@@ -14,9 +14,9 @@ def _mutant(name: str, file: str, old: str, new: str, why: str, tests: tuple[str
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests)
 
 
-_AGGREGATE = "operators/aggregate.py"
-_REDUCE = "operators/reduce.py"
-_OF_UPDATES = ("tests/unit/operators/test_updates.py",)
+_AGGREGATE = "operators/keyed/aggregate.py"
+_REDUCE = "operators/keyed/reduce.py"
+_OF_UPDATES = ("tests/unit/operators/keyed/test_updates.py",)
 
 MUTANTS = (
     _mutant(

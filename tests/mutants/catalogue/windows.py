@@ -11,7 +11,7 @@ _STATE = "state/windows/state.py"
 _TESTS = (
     "tests/unit/state/test_windows.py",
     "tests/unit/operators/test_event_time.py",
-    "tests/unit/operators/test_windows.py",
+    "tests/unit/operators/keyed/test_windows.py",
 )
 
 _SPLIT_TESTS = (

@@ -15,7 +15,7 @@ from penstock.columnar.records import columns_of
 from penstock.columnar.schema_guard import SchemaGuard
 from penstock.columnar.values import rows_of
 from penstock.operators.formats import RowsFormat
-from penstock.operators.spark_processor import Row
+from penstock.operators.spark.processor import Row
 from tests.unit.columnar.test_values import _arrays, _plain
 
 Point = collections.namedtuple("Point", "x y")

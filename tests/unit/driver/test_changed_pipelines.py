@@ -18,7 +18,7 @@ from penstock.connectors.files.filesystem import address_of
 from penstock.connectors.generator import GeneratorSource
 from penstock.connectors.memory import PAUSE, ListSource
 from penstock.errors import IncompatibleCheckpoint
-from penstock.operators.functions import KeyedFunction, TwoInputFunction
+from penstock.operators.keyed.functions import KeyedFunction, TwoInputFunction
 from penstock.pipeline import Pipeline
 from penstock.protocol.manifest import Manifest, committables_of
 from penstock.storage import MemoryStore

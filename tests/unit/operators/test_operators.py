@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock import DataError, GeneratorSource, Pipeline, Source, Stream, UserCodeError
-from penstock.operators.reduce import ReduceOperator
+from penstock.operators.keyed.reduce import ReduceOperator
 from penstock.state import KeyedState
 from penstock.testing import ABORT, CHECKPOINT, CollectSink, ListSource, Result, run
 

@@ -19,7 +19,7 @@ from penstock.exchange.items import BatchItem, WatermarkItem
 from penstock.exchange.partitioners import HashPartitioner
 from penstock.exchange.recovered_channel import RecoveredBatch, load
 from penstock.ids import EdgeId, OperatorName
-from penstock.operators.functions import KeyedFunction, TwoInputFunction
+from penstock.operators.keyed.functions import KeyedFunction, TwoInputFunction
 from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.protocol.key_groups import key_groups_of
 from penstock.protocol.manifest import ChannelSegment, Side

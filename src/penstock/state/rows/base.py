@@ -66,7 +66,7 @@ class RowState(ABC, Generic[Entry]):
         self._groups: dict[int, Group[Entry]] = {}
         self._epoch = 0
         self.is_swept = False
-        """Whether somebody removes what has expired; see `penstock.operators.ttl`."""
+        """Whether somebody removes what has expired; see `penstock.operators.keyed.ttl`."""
 
     @property
     def state_bytes(self) -> int:

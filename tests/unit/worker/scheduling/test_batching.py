@@ -12,8 +12,8 @@ import pytest
 from penstock.columnar.hashing import key_groups
 from penstock.graph.logical import Graph, LogicalEdge, Node
 from penstock.mailbox.frames import BatchFrame, CreditFrame
-from penstock.operators.functions import KeyedFunction
-from penstock.operators.keyed import ProcessOperator
+from penstock.operators.keyed.functions import KeyedFunction
+from penstock.operators.keyed.process import ProcessOperator
 from penstock.protocol.credit import SenderCredit
 from penstock.protocol.manifest import Partitioning
 from penstock.worker.scheduling.batching import HandCost, bytes_wanted

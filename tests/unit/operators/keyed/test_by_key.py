@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.operators.functions import KeyedFunction
-from penstock.operators.keyed import ProcessOperator
+from penstock.operators.keyed.functions import KeyedFunction
+from penstock.operators.keyed.process import ProcessOperator
 from penstock.operators.steps import Steps
 from penstock.state.keyed import KeyedState
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.columnar.schema_guard import SchemaGuard
-from penstock.operators.frames import cut_frame, joined_frames
-from penstock.operators.spark_values import SparkPandasFormat
+from penstock.operators.spark.frames import cut_frame, joined_frames
+from penstock.operators.spark.values import SparkPandasFormat
 
 FRAME = pd.DataFrame(
     {

@@ -203,7 +203,7 @@ def test_values_with_a_time_to_live_are_null_when_it_is_over() -> None:
 
 
 def test_values_of_many_keys_expire() -> None:
-    from penstock.operators.ttl import ExpiringValueState, with_expiry
+    from penstock.operators.keyed.ttl import ExpiringValueState, with_expiry
 
     class Clock:
         now = 0

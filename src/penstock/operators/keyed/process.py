@@ -23,14 +23,14 @@ from penstock.model.event_time import MIN_WATERMARK, timestamp_ms
 from penstock.model.units import Duration, duration_ms
 from penstock.operators.contract import BatchState, Emit, Key, OperatorContext
 from penstock.operators.formats import ArrowFormat, As, Format, Records, format_of
-from penstock.operators.functions import KeyedFunction, TwoInputContext, TwoInputFunction
-from penstock.operators.handles import ListState, MapState, ValueState
+from penstock.operators.keyed.functions import KeyedFunction, TwoInputContext, TwoInputFunction
+from penstock.operators.keyed.handles import ListState, MapState, ValueState
+from penstock.operators.keyed.timers import KeyedTimers, TimeMode, timers_of
+from penstock.operators.keyed.ttl import ExpiringListState, ExpiringMapState, ExpiringValueState, with_expiry
 from penstock.operators.named import NamedOperator
-from penstock.operators.spark_processor import ProcessorFunction
-from penstock.operators.spark_values import SparkPandasFormat, SparkRowsFormat, StateTuples
+from penstock.operators.spark.processor import ProcessorFunction
+from penstock.operators.spark.values import SparkPandasFormat, SparkRowsFormat, StateTuples
 from penstock.operators.steps import Steps
-from penstock.operators.timers import KeyedTimers, TimeMode, timers_of
-from penstock.operators.ttl import ExpiringListState, ExpiringMapState, ExpiringValueState, with_expiry
 from penstock.state.keyed import KeyedState
 from penstock.state.rows.rows import RowsState
 from penstock.user_code import shortened

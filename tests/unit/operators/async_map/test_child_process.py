@@ -15,7 +15,7 @@ import pytest
 from penstock import DataError, Pipeline
 from penstock.columnar.schema_guard import SchemaGuard
 from penstock.errors import UserCodeError
-from penstock.operators.child_process import InProcess
+from penstock.operators.async_map.child_process import InProcess
 from penstock.operators.formats import format_of
 from penstock.testing import CollectSink, ListSource, run
 

@@ -22,7 +22,7 @@ from penstock import (
     UserCodeError,
 )
 from penstock.model.event_time import MAX_WATERMARK, MIN_WATERMARK
-from penstock.operators.timers import timers_of
+from penstock.operators.keyed.timers import timers_of
 from penstock.state.keyed import KeyedState
 from penstock.storage import MemoryStore
 from penstock.testing import ABORT, CHECKPOINT, CollectSink, ListSource, run

@@ -11,9 +11,9 @@ from penstock.columnar.gather import joined
 from penstock.columnar.grouping import group, hashable
 from penstock.columnar.values import rows_of
 from penstock.errors import DataError
-from penstock.operators.aggregate import Pending
 from penstock.operators.contract import Emit, Row
 from penstock.operators.formats import RowsFormat
+from penstock.operators.keyed.aggregate import Pending
 from penstock.operators.named import NamedOperator
 
 Key: TypeAlias = tuple[Hashable, ...]

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from penstock import GeneratorSource, KeyedFunction, Pipeline
-from penstock.operators import ttl as expiring
-from penstock.operators.ttl import ExpiringListState, ExpiringMapState, ExpiringValueState, with_expiry
+from penstock.operators.keyed import ttl as expiring
+from penstock.operators.keyed.ttl import ExpiringListState, ExpiringMapState, ExpiringValueState, with_expiry
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.manifest.codec import decode_manifest_or_tombstone
 from penstock.state import KeyedState

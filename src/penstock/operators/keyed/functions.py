@@ -1,6 +1,6 @@
 """The classes that users extend to work with state: by key, and with two inputs.
 
-Start with `KeyedFunction`. `operators/spark_processor.py` has PySpark's `StatefulProcessor`.
+Start with `KeyedFunction`. `operators/spark/processor.py` has PySpark's `StatefulProcessor`.
 
 The trap in all of them: attributes of a function are not state. Values that must survive a failure belong into a
 state that was asked for in `open` (or `init`); everything else starts again from the instance that was pickled.
@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.model.units import Duration
 from penstock.operators.contract import BatchState, Key
-from penstock.operators.handles import ListState, MapState, ValueState
+from penstock.operators.keyed.handles import ListState, MapState, ValueState
 from penstock.state.rows.rows import RowsState
 
 

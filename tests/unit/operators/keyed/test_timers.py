@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from penstock import KeyedFunction, Pipeline
-from penstock.operators.timers import STATES, timers_of
+from penstock.operators.keyed.timers import STATES, timers_of
 from penstock.protocol.coordinator.state import Policy
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.manifest.codec import decode_manifest_or_tombstone

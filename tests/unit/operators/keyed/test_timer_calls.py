@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.operators.timers import timers_of
+from penstock.operators.keyed.timers import timers_of
 from penstock.state.keyed import KeyedState
 
 

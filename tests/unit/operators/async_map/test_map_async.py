@@ -15,7 +15,7 @@ import pytest
 from penstock import GeneratorSource, KeyedFunction, Pipeline, Stream, UserCodeError
 from penstock.api.keyed_stream import KeyedStream
 from penstock.model.event_time import MAX_WATERMARK
-from penstock.operators.async_map import MapAsyncOperator
+from penstock.operators.async_map.operator import MapAsyncOperator
 from penstock.operators.contract import Emit, Operator
 from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.protocol.manifest import Manifest, StateKind

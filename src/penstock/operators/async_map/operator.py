@@ -161,7 +161,7 @@ class MapAsyncOperator(NamedOperator):
     def _runner(self) -> Runner:
         if self.where == "threads":
             return InThread(self.function, self.as_, self.format)
-        from penstock.operators.child_process import InProcess
+        from penstock.operators.async_map.child_process import InProcess
 
         return InProcess(self.function, self.as_, self.format.guard)
 

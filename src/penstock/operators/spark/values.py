@@ -28,7 +28,7 @@ from penstock.columnar.schema_guard import SchemaGuard
 from penstock.columnar.values import tuples_of, values_of
 from penstock.errors import DataError
 from penstock.operators.formats import PandasFormat, Records, RowsFormat, concatenated
-from penstock.operators.frames import cut_frame, joined_frames
+from penstock.operators.spark.frames import cut_frame, joined_frames
 
 Convert: TypeAlias = Callable[[Any], Any]
 Row: TypeAlias = tuple[Any, ...]

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.columnar.schema_guard import SchemaGuard
 from penstock.errors import DataError, UserCodeError
-from penstock.operators.async_map import Converted, Runner
+from penstock.operators.async_map.operator import Converted, Runner
 from penstock.operators.contract import UserFunction
 from penstock.operators.formats import As, Format, format_of
 from penstock.operators.pickling import dumps, loads

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock import Pipeline, UserCodeError
-from penstock.operators.async_map import MapAsyncOperator, Pool, Runner, _Job
+from penstock.operators.async_map.operator import MapAsyncOperator, Pool, Runner, _Job
 from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.testing import ABORT, CHECKPOINT, PAUSE, CollectSink, ListSource, run
 

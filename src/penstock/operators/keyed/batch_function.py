@@ -17,9 +17,9 @@ from penstock.columnar.plain import plain
 from penstock.errors import DataError, PipelineError
 from penstock.operators.contract import Emit, Key
 from penstock.operators.formats import ArrowFormat
-from penstock.operators.functions import KeyedContext
-from penstock.operators.keyed import StatefulOperator
-from penstock.operators.timers import TimeMode
+from penstock.operators.keyed.functions import KeyedContext
+from penstock.operators.keyed.process import StatefulOperator
+from penstock.operators.keyed.timers import TimeMode
 
 
 class BatchFunction(ABC):

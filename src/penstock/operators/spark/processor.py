@@ -1,7 +1,7 @@
 """PySpark's `StatefulProcessor`: the class, its handle and its states, as `transformWithState` has them.
 
 A processor that was written for `transformWithState` or `transformWithStateInPandas` runs here as it is, whichever
-`StatefulProcessor` it extends. `operators/spark_values.py` converts the values that it sees.
+`StatefulProcessor` it extends. `operators/spark/values.py` converts the values that it sees.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pyarrow as pa
 from penstock.columnar.schema_guard import SchemaLike, as_schema
 from penstock.operators.contract import Key
 from penstock.operators.formats import Records
-from penstock.operators.functions import KeyedContext, KeyedFunction
-from penstock.operators.handles import ListState, MapState, ValueState
-from penstock.operators.spark_values import Row as Values
-from penstock.operators.spark_values import StateTuples
-from penstock.operators.timers import TimeMode
+from penstock.operators.keyed.functions import KeyedContext, KeyedFunction
+from penstock.operators.keyed.handles import ListState, MapState, ValueState
+from penstock.operators.keyed.timers import TimeMode
+from penstock.operators.spark.values import Row as Values
+from penstock.operators.spark.values import StateTuples
 
 
 class Row(tuple[Any, ...]):
