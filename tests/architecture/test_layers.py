@@ -1,6 +1,6 @@
 """Dependencies between the layers point down only.
 
-    cli | dashboard -> testing -> pipeline | checkpoints -> spark -> driver | worker -> exchange -> mailbox -> api
+    cli -> testing -> pipeline | checkpoints -> dashboard -> spark -> driver | worker -> exchange -> mailbox -> api
     -> graph -> operators -> state -> connectors | storage -> protocol -> model | columnar | metrics -> user_code
     -> errors -> ids | version
 
@@ -41,10 +41,11 @@ LAYERS: tuple[frozenset[str], ...] = (
     # The two processes of a pipeline: neither knows the other's code.
     frozenset({"driver", "worker"}),
     frozenset({"spark"}),
+    frozenset({"dashboard"}),
     frozenset({"pipeline", "checkpoints"}),
     frozenset({FACADE}),
     frozenset({"testing"}),
-    frozenset({"cli", "dashboard", "__main__"}),
+    frozenset({"cli", "__main__"}),
 )
 
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
