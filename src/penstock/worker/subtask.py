@@ -10,6 +10,7 @@ work in slices too.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
@@ -112,7 +113,7 @@ class Subtask:
             inputs=self.inputs,
             outputs=self.outputs,
             may_overtake=frozenset(id for id, output in self.outputs.items() if plan.may_overtake(output.channel)),
-            watermark=lambda: self._clock.passed_on,
+            watermarks=functools.partial(self._clock.in_checkpoint, subtask.chain),
             unblocked=self._unblocked,
             put_back=self._in_hand.put_back,
         )
@@ -149,6 +150,8 @@ class Subtask:
         self.recovered_channels.begin(self.inputs.values(), restored.channels, self._released)
         if restored.watermark is not None:
             self._clock.tell_restored(restored.watermark)
+        if (follower := self._clock.follower) in restored.clocks:
+            self._clock.restore_held(restored.clocks[follower])
         self.is_restored = True
         self._read_ms = self._elapsed_ms()
         self._note_if_drained()
@@ -176,6 +179,7 @@ class Subtask:
     def _note_if_drained(self) -> None:
         if self._drained_ms is None and self.recovered_channels.is_done:
             self._drained_ms = self._elapsed_ms()
+            self._clock.on_recovered()
 
     def _discover_later(self) -> None:
         """Ask the source again and again for splits that have appeared, if it says that some may."""

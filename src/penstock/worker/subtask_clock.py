@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from penstock.exchange.input_channel import InputChannel
 from penstock.exchange.output_channel import OutputChannel
-from penstock.ids import ChannelId
+from penstock.ids import ChannelId, OperatorName
 from penstock.model.event_time import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
 from penstock.worker.context import Context
 from penstock.worker.event_clocks import EventClocks
@@ -41,6 +41,9 @@ class SubtaskClock:
         """What upstream has said, or the readers of the source."""
         self._released = MIN_WATERMARK
         """What was made of the times of records."""
+        self._held = MIN_WATERMARK
+        """What had been made of them before a restore, and waits until the recovered records are done."""
+        self._is_recovered = False
         self.passed_on = MIN_WATERMARK
         """What downstream has been told. A checkpoint holds this one: what is held back is held back again."""
         self.is_idle = False
@@ -101,6 +104,43 @@ class SubtaskClock:
             self._newest = max(self._newest, reached_ms)
 
     # --- what has been read ---
+
+    def in_checkpoint(self, chain: OperatorName) -> tuple[tuple[OperatorName, int], ...]:
+        """What a checkpoint holds: where downstream is, and how far the operator has seen that follows event time.
+
+        The records that it saw are not seen again after a restore. Without its clock, event time would stand still
+        from there on until a later record comes, and nobody knows when that is.
+        """
+        passed_on = (chain, self.passed_on)
+        if self._follower is None or self._follower.operator == chain:
+            return (passed_on,)
+        # More than what was released: that waits while earlier records are in hand.
+        return passed_on, (self._follower.operator, max(self._seen(), self._held, self._released))
+
+    def _seen(self) -> int:
+        """The watermark of all records that the operator has seen which follows event time, released or not."""
+        if self._by_split is not None:
+            # A checkpoint holds the clock of each split.
+            return MIN_WATERMARK
+        if self._by_channel is None:
+            return self._newest
+        watermark = self._by_channel.watermark()
+        return self._by_channel.newest if watermark == IDLE_WATERMARK else watermark
+
+    @property
+    def follower(self) -> OperatorName | None:
+        """The operator that follows event time."""
+        return None if self._follower is None else self._follower.operator
+
+    def restore_held(self, watermark: int) -> None:
+        """Go on from a clock that waits for recovered records."""
+        self._held = watermark
+
+    def on_recovered(self) -> None:
+        """All recovered records are done."""
+        self._is_recovered = True
+        if self._follower is not None and self._held > self._released:
+            self._release(self._held)
 
     def restore(self, watermark: int) -> None:
         """Go on from a checkpoint, before the operators do."""
@@ -201,6 +241,8 @@ class SubtaskClock:
             return
         newest = self._newest if self._clocks is None else self._clocks.newest
         reached = newest if watermark == IDLE_WATERMARK else watermark
+        if self._is_recovered:
+            reached = max(reached, self._held)
         if reached > self._released:
             self._released = reached
             self._chain.release(self._follower, reached)

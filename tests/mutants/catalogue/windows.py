@@ -246,4 +246,18 @@ MUTANTS = (
         "                pass\n",
         "Nobody waits for its records, and they are late.",
     ),
+    _split(
+        "A checkpoint forgets the times that were seen while earlier records were in hand",
+        "worker/subtask_clock.py",
+        "max(self._seen(), self._held, self._released)",
+        "self._released",
+        "After a restore nobody sees them again, and event time stands still until a later record comes.",
+    ),
+    _split(
+        "A restored clock does not wait for the recovered records",
+        "worker/subtask_clock.py",
+        "        if self._is_recovered:\n            reached = max(reached, self._held)\n",
+        "        reached = max(reached, self._held)\n",
+        "They come after the watermark that they were in front of, and are late.",
+    ),
 )

@@ -94,4 +94,9 @@ def _is_time(item: Captured) -> TypeGuard[WatermarkItem]:
 
 
 def _clocks_of(manifest: Manifest) -> dict[SubtaskId, int]:
-    return {report.subtask: clock for report in manifest.reports for _, clock in report.watermarks}
+    return {
+        report.subtask: clock
+        for report in manifest.reports
+        for operator, clock in report.watermarks
+        if operator == report.subtask.chain
+    }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.ids import ChannelId
+from penstock.ids import ChannelId, OperatorName
 from penstock.mailbox.timers import Timers
 from penstock.model.event_time import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
 from penstock.worker.subtask_clock import SubtaskClock
@@ -61,7 +61,7 @@ class Bench:
         output = SimpleNamespace(send_watermark=self.sent.append)
         services: Any = SimpleNamespace(clock=self.time, timers=self.timers)
         self.clock = SubtaskClock(services, self.inputs, {ChannelId(9): output})  # type: ignore[arg-type, dict-item]
-        self.context: Any = object()
+        self.context: Any = SimpleNamespace(operator="event time")
         if follows:
             self.clock.follow(self.context, follow.get("idle_after_ms"))
         self.chain = FakeChain(self.clock, emits_later)
@@ -224,6 +224,42 @@ def test_records_that_come_in_their_own_time_have_one_clock(emits_later: bool) -
     assert bench.clock.tells_channels_apart is not emits_later
     bench.reads(1, 100)
     assert bench.chain.released == ([100] if emits_later else [])
+
+
+@pytest.mark.parametrize("emits_later", [False, True])
+def test_a_checkpoint_holds_the_times_that_were_seen_while_earlier_records_are_in_hand(emits_later: bool) -> None:
+    bench = Bench(1, follows=True, emits_later=emits_later)
+    bench.reads(1, 55)
+    bench.inputs[ChannelId(1)].in_hand = 2
+    bench.reads(1, 59)
+    assert bench.clock.in_checkpoint(OperatorName("chain")) == (("chain", 55), ("event time", 59))
+    bench.inputs[ChannelId(1)].in_hand = 0
+    restored = Bench(1, follows=True, emits_later=emits_later)
+    restored.clock.restore(55)
+    restored.clock.tell_restored(55)
+    restored.clock.restore_held(59)
+    restored.reads(1, 52)
+    assert restored.sent == [55], "a recovered record may be behind this one"
+    restored.clock.on_recovered()
+    assert restored.sent == [55, 59], "without another record"
+    assert restored.clock.in_checkpoint(OperatorName("chain")) == (("chain", 59), ("event time", 59))
+
+
+def test_a_restored_clock_waits_for_records_in_hand_even_if_all_recovered_ones_have_been_read() -> None:
+    bench = Bench(1, follows=True)
+    bench.clock.restore_held(59)
+    bench.inputs[ChannelId(1)].in_hand = 1
+    bench.clock.on_recovered()
+    assert bench.sent == []
+    bench.inputs[ChannelId(1)].in_hand = 0
+    bench.reads(1, 52)
+    assert bench.sent == [59]
+
+
+def test_an_operator_that_follows_event_time_at_the_head_of_its_chain_has_the_clock_of_the_chain() -> None:
+    bench = Bench(1, follows=True)
+    bench.reads(1, 7)
+    assert bench.clock.in_checkpoint(OperatorName("event time")) == (("event time", 7),)
 
 
 def test_only_the_operator_that_follows_event_time_counts() -> None:

@@ -16,7 +16,7 @@ from penstock.exchange.input_channel import InputChannel
 from penstock.exchange.items import captured_bytes
 from penstock.exchange.output_channel import OutputChannel
 from penstock.graph.physical import Channel
-from penstock.ids import COORDINATOR, NO_CHECKPOINT, ChannelId, CheckpointId, SubtaskId
+from penstock.ids import COORDINATOR, NO_CHECKPOINT, ChannelId, CheckpointId, OperatorName, SubtaskId
 from penstock.mailbox.frames import AcknowledgeFrame, DeclineFrame
 from penstock.protocol import alignment, overtaking
 from penstock.protocol.barrier import Barrier
@@ -47,7 +47,7 @@ class SubtaskCheckpointer:
         inputs: Mapping[ChannelId, InputChannel],
         outputs: Mapping[ChannelId, OutputChannel],
         may_overtake: frozenset[ChannelId],
-        watermark: Callable[[], int],
+        watermarks: Callable[[], tuple[tuple[OperatorName, int], ...]],
         unblocked: Callable[[InputChannel], None],
         put_back: Callable[[], None],
     ) -> None:
@@ -62,7 +62,7 @@ class SubtaskCheckpointer:
         """Of the newest checkpoint that this subtask has acknowledged."""
         metrics = services.metrics.of(subtask.chain, subtask.index)
         observe_checkpoints(metrics, lambda: self._newest_figures)
-        self._watermark = watermark
+        self._watermarks = watermarks
         self._unblocked = unblocked
         self._put_back = put_back
         channels = alignment.Inputs(frozenset(inputs), chain.chain.aligned_only)
@@ -238,7 +238,7 @@ class SubtaskCheckpointer:
             return
         # I1: counted up to the cut, like the state; records behind it are counted again after a restore.
         pending.totals = self._services.metrics.totals(self._operators, self._subtask.index)
-        pending.watermarks = ((self._subtask.chain, self._watermark()),)
+        pending.watermarks = self._watermarks()
         pending.synchronous_ms = (clock.now_us() - started_us) // 1000
         if prepare is no_committables and not self._chain.has_state:
             # Nothing here takes time.

@@ -37,6 +37,8 @@ class Restored:
     """Not read yet: see `recovered`."""
     watermark: int | None = None
     """The event time that was reached; None if none was."""
+    clocks: dict[OperatorName, int] = field(default_factory=dict)
+    """The event time that operators of the chain had seen, when all recovered records are done."""
 
 
 @dataclass(slots=True)
@@ -91,7 +93,12 @@ def _restore(
     reading: Reading,
 ) -> None:
     chain = plan.chains[subtask.chain]
-    restored.watermark = _reached(watermark_of(manifest, chain.name, subtask.index, chain.parallelism))
+    clocks = {
+        name: _reached(watermark_of(manifest, name, subtask.index, chain.parallelism))
+        for name in (chain.name, *(node.name for node in chain.nodes))
+    }
+    restored.watermark = clocks.pop(chain.name)
+    restored.clocks = {name: clock for name, clock in clocks.items() if clock is not None}
     key_groups = plan.key_groups(subtask)
     pieces = {
         node.name: states_of(manifest, node.name, subtask.index, chain.parallelism, key_groups) for node in chain.nodes
