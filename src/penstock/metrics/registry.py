@@ -15,7 +15,7 @@ from typing import TypeAlias
 from penstock.errors import PenstockError
 from penstock.ids import OperatorName
 from penstock.metrics.instruments import Counter, Histogram
-from penstock.metrics.metric import Kind, Metric
+from penstock.metrics.metric import Metric
 from penstock.metrics.samples import Number, Sample
 
 _log = logging.getLogger("penstock")
@@ -159,17 +159,19 @@ class Registry:
                 self._cursor = position
                 break
             each = series[position]
-            value = each.value()
-            told = _buckets(each) or value
-            if value is None or told == each.sent:
+            instrument = each.instrument
+            # Counters are most of what there is, and most of them have not changed.
+            told = instrument.value if type(instrument) is Counter else _buckets(each) or each.value()
+            if told is None or told == each.sent:
                 continue
             each.sent = told
             if each.number is None:
                 each.number = self._announce(each, metrics, announced)
-            if each.metric.kind is Kind.HISTOGRAM:
-                distributions.append((each.number, float(value), _buckets(each)))
+            if isinstance(told, tuple):
+                assert isinstance(instrument, Histogram)
+                distributions.append((each.number, float(instrument.total), told))
             else:
-                values.append((each.number, value))
+                values.append((each.number, told))
         return MetricsUpdate(tuple(metrics), tuple(announced), tuple(values), tuple(distributions))
 
     def _announce(self, each: _Series, metrics: list[Metric], announced: list[tuple[int, OperatorName, int]]) -> int:
