@@ -125,4 +125,13 @@ MUTANTS = (
         "A function with a slow call stays at one record a call.",
         ("tests/unit/worker/scheduling/test_slices.py",),
     ),
+    _mutant(
+        "A reduction that is interrupted keeps its rows for the next step",
+        "operators/keyed/reduce.py",
+        "                self._keep(touched, groups.batch.slice(steps.rows_done, done - steps.rows_done), emit)\n"
+        "                touched, steps.rows_done = {}, done\n",
+        "                steps.rows_done = done\n",
+        "I1: a checkpoint in between holds neither the records nor the rows that were made of them.",
+        ("tests/unit/operators/keyed/test_by_key.py",),
+    ),
 )

@@ -8,13 +8,14 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from penstock.columnar.gather import joined
-from penstock.columnar.grouping import group, hashable
+from penstock.columnar.grouping import Groups, group, hashable, key_tuples
 from penstock.columnar.values import rows_of
 from penstock.errors import DataError
 from penstock.operators.contract import Emit, Row
 from penstock.operators.formats import RowsFormat
 from penstock.operators.keyed.aggregate import Pending
 from penstock.operators.named import NamedOperator
+from penstock.operators.steps import Steps
 
 Key: TypeAlias = tuple[Hashable, ...]
 
@@ -71,22 +72,60 @@ class ReduceOperator(NamedOperator):
     def _key_of(self, row: Row) -> Key:
         return tuple(hashable(row[name]) for name in self.context.key)
 
-    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
+    works_in_steps = True
+
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> Steps:
         groups = group(batch, self.context.key, self.context.operator)
-        rows = rows_of(groups.batch)
         self._format.guard.check(self._result_of(batch.slice(0, 0)))
+        return Steps(groups.order, lambda steps: self._by_key(groups, steps, emit))
+
+    def _by_key(self, groups: Groups, steps: Steps, emit: Emit) -> Iterator[None]:
         touched: dict[Key, Row] = {}
-        for start, end in zip(groups.starts, groups.ends, strict=True):
-            key = self._key_of(rows[start])
-            _, before = self._rows.get(key, (0, None))
-            touched[key] = self._reduced(touched.get(key, before), rows[start:end])
+        is_over = self.context.begin_slice()
+        for key, rows, done in self._parts(groups, steps):
+            before = touched.get(key)
+            if before is None and (kept := self._rows.get(key)) is not None:
+                before = kept[1]
+            touched[key] = self._reduced(before, rows)
+            steps.calls += 1
+            if is_over() and done < groups.batch.num_rows:
+                # I1: rows that are done are in the state, and their output has left.
+                self._keep(touched, groups.batch.slice(steps.rows_done, done - steps.rows_done), emit)
+                touched, steps.rows_done = {}, done
+                yield
+                is_over = self.context.begin_slice()
+        self._keep(touched, groups.batch.slice(steps.rows_done), emit)
+
+    def _parts(self, groups: Groups, steps: Steps) -> Iterator[tuple[Key, list[Row], int]]:
+        """Keys with rows of theirs, and the number of rows up to the last of them. Rows become objects in portions."""
+        keys = self._keys_of(groups.keys)
+        rows: list[Row] = []
+        first = 0
+        for key, begin, end in zip(keys, groups.starts, groups.ends, strict=True):
+            start = begin
+            while start < end:
+                if start >= first + len(rows):
+                    first, rows = start, rows_of(groups.batch.slice(start, _CONVERTED_ROWS))
+                done = min(end, start + steps.call_rows_max, first + len(rows))
+                yield key, rows[start - first : done - first], done
+                start = done
+
+    def _keys_of(self, keys: pa.RecordBatch) -> list[Key]:
+        tuples = key_tuples(keys)
+        if all(map(_is_plain, keys.schema.types)):
+            return tuples
+        return [tuple(map(hashable, key)) for key in tuples]
+
+    def _keep(self, touched: Mapping[Key, Row], done: pa.RecordBatch, emit: Emit) -> None:
+        if not touched:
+            return
         changed = self._format.batch(list(touched.values()))
         assert changed is not None
         self._store(changed, touched)
         if self._pending is None:
             emit(changed)
         else:
-            self._pending.add(batch)
+            self._pending.add(done)
 
     def on_end(self, emit: Emit) -> Iterator[None]:
         if self._pending is not None:
@@ -116,16 +155,20 @@ class ReduceOperator(NamedOperator):
         return {**self._folded(bare, rows), self.sequence: before + len(rows)}
 
     def _folded(self, row: Row | None, rows: list[Row]) -> Row:
-        key = {name: rows[0][name] for name in self.context.key}
+        function = self.function
         for other in rows:
-            row = other if row is None else self.function(row, other)
+            row = other if row is None else function(row, other)
             if not isinstance(row, dict):
                 raise DataError(
                     f"operator '{self.context.operator}': reduce needs a function that returns a dict, not {row!r}"
                 )
         assert row is not None
-        # A function that changes the key would change another key's state.
-        return {**row, **key}
+        first = rows[0]
+        for name in self.context.key:
+            if row.get(name) is not first[name]:
+                # A function that changes the key would change another key's state.
+                return {**row, **{name: first[name] for name in self.context.key}}
+        return row
 
     def _store(self, changed: pa.RecordBatch, rows: Mapping[Key, Row]) -> None:
         for key, row in rows.items():
@@ -152,6 +195,11 @@ class ReduceOperator(NamedOperator):
         moved = self._format.batch(current)
         rest = log if log[0].num_rows else log[1:]
         return rest if moved is None else merged(rest, moved)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether values of this type are as dictionaries find them."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_boolean(kind))
 
 
 def merged(log: list[pa.RecordBatch], added: pa.RecordBatch) -> list[pa.RecordBatch]:

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.operators.keyed.functions import KeyedFunction
 from penstock.operators.keyed.process import ProcessOperator
+from penstock.operators.keyed.reduce import ReduceOperator
 from penstock.operators.steps import Steps
 from penstock.state.keyed import KeyedState
 
@@ -115,3 +116,35 @@ def test_a_batch_without_records_has_no_calls() -> None:
     steps, emitted = begun(operator, records(3, 3).slice(0, 0))
     assert not steps.step()
     assert (operator.function.calls, emitted) == ([], [])
+
+
+def test_a_reduction_that_is_interrupted_has_kept_and_emitted_all_that_is_done_and_nothing_else() -> None:
+    context = Context(calls_per_slice=2)
+    operator = ReduceOperator(lambda one, other: {"k": one["k"], "v": one["v"] + other["v"]})
+    operator.open(context)  # type: ignore[arg-type]
+    emitted: list[dict[str, Any]] = []
+    batch = records(20, 5)
+    steps = operator.process(batch, 0, lambda made: emitted.extend(made.to_pylist()))
+    assert steps is not None and steps.step()
+    done = batch.take(pa.array(steps.order[: steps.rows_done]))
+    assert (steps.rows_done, steps.calls) == (8, 2)
+    expected = [{"k": k, "v": sum(n for n in range(20) if n % 5 == k)} for k in sorted(set(done["k"].to_pylist()))]
+    assert emitted == expected
+    kept = context.keyed.rows("reduced", ("k",)).get()
+    assert [row for each in kept for row in each.to_pylist()] == expected
+    steps.finish()
+    assert [row["k"] for row in emitted] == [0, 1, 2, 3, 4]
+
+
+def test_a_key_with_many_rows_is_reduced_in_several_calls() -> None:
+    operator = ReduceOperator(lambda one, other: {"k": one["k"], "v": one["v"] + other["v"]})
+    operator.open(Context(calls_per_slice=1))  # type: ignore[arg-type]
+    emitted: list[dict[str, Any]] = []
+    steps = operator.process(records(10, 1), 0, lambda made: emitted.extend(made.to_pylist()))
+    assert steps is not None
+    steps.call_rows_max = 4
+    done = []
+    while steps.step():
+        done.append(steps.rows_done)
+    assert (done, steps.calls) == ([4, 8], 3)
+    assert [row["v"] for row in emitted] == [6, 28, 45], "each made of all rows so far"
