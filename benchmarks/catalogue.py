@@ -54,6 +54,28 @@ def throughput(rows: int, quick: bool) -> list[Case]:
     return cases
 
 
+def user_code() -> list[Case]:
+    """Functions that users write. Each contender gets as many rows as it can do in some ten seconds."""
+    cases = []
+    shown = (*_THROUGHPUT, ("p99", "ms"))
+
+    def case(name: str, kind: str, keys: int, rows: int, peer: tuple[str, str, int], bar: float, goal: float) -> None:
+        title, command, peer_rows = peer
+        contenders = _ours("user_code", kind, keys, 2, rows), _peer(title, command, 2, peer_rows, kind, keys)
+        detail = f"{name}, {keys:,} keys" if keys > 1 else name
+        cases.append(Case("users' own Python", detail, contenders, (Bar(Kind.RATIO, "rate", bar, goal),), shown))
+
+    spark, bytewax = ("Spark streaming", "spark-user-code"), ("Bytewax", "bytewax-user-code")
+    for keys in (1_000, 100_000):
+        case("StatefulProcessor in pandas", "processor", keys, 2_000_000, (*spark, 400_000), 3.0, 10.0)
+        case("StatefulProcessor in rows", "processor-rows", keys, 2_000_000, (*spark, 400_000), 3.0, 10.0)
+        case("KeyedFunction in rows", "keyed", keys, 4_000_000, (*bytewax, 2_000_000), 2.0, 5.0)
+    for kind in ("map", "filter", "flat_map"):
+        case(f"{kind} in rows", kind, 1, 8_000_000, (*bytewax, 2_000_000), 2.0, 5.0)
+    case("map in pandas", "map-pandas", 1, 20_000_000, (*spark, 8_000_000), 2.0, 5.0)
+    return cases
+
+
 def backpressure(quick: bool) -> list[Case]:
     cases = []
     seconds = 10 if quick else 15
@@ -152,4 +174,4 @@ def every_case(rows: int, quick: bool = False) -> list[Case]:
     if quick:
         return [*throughput(rows, quick), *backpressure(quick)]
     alone = [*checkpoint_cost(), *state_snapshot(), *barrier_check(), *recovery(), *latency(), *growth(rows)]
-    return [*throughput(rows, quick), *backpressure(quick), *alone]
+    return [*throughput(rows, quick), *user_code(), *backpressure(quick), *alone]
