@@ -327,6 +327,7 @@ MUTANTS = (
         "        for channel, _ in taken[1:]:\n            self._handle_barriers(channel)\n",
         "        for channel, _ in taken[1:]:\n",
         "A barrier is no record, and waits for nobody.",
+        tests=("tests/unit/worker/test_gathering.py",),
     ),
     Mutant(
         "Batches of different schemas are put together",

@@ -107,6 +107,7 @@ MUTANTS = (
         "        except Exception:\n"
         "            encode = list\n",
         "I1: what the operators hold is in no checkpoint.",
+        tests=("tests/unit/worker/test_worker_checkpoints.py",),
     ),
     Mutant(
         "A failed write of in-flight data is acknowledged",
