@@ -180,6 +180,7 @@ class Supervisor:
         if self.has_ended:
             return
         self._stage = Phase.CLAIMING
+        self.observations.attempt_starts()
         self._attempt = attempt = Attempt(self._attempt_background(), AttemptStore(self._store), self._clock.now_ms())
         store, committers, token, has_owned = attempt.store, self._committers, self._token, self._has_owned
         shape, former_names, options = self._plan.shape(), self._plan.former_names(), self._settings.restore
@@ -256,6 +257,7 @@ class Supervisor:
             self._journal,
             self.observations.checkpoint_ended,
             self._story,
+            self.observations.part_done,
         )
         self._worker_group.launch(ownership.generation, self._plan, ownership.manifest, ownership.reservation)
         self._requests.pass_on(self.coordinator)
@@ -327,6 +329,7 @@ class Supervisor:
         if self._startup.hold_up is not None:
             self.on_workers_held_up(frame.generation, None)
         self._startup.heard(frame)
+        self.observations.in_phase(self._startup.progress.phase)
         self._has_run = self._has_run or self._startup.is_complete
         if isinstance(frame, BusyFrame):
             self._on_busy(frame)
@@ -380,6 +383,7 @@ class Supervisor:
             if self._reminders.is_due("hold-up", lasted_ms):
                 _log.warning("pipeline %s waits: %s", self._plan.name, hold_up.text)
         self._startup.hold_up = hold_up
+        self.observations.in_phase(self._startup.progress.phase)
 
     def _on_ending(self, ending: Ending) -> None:
         match ending:
