@@ -104,7 +104,7 @@ class Supervisor:
         `tell` is called with each event that listeners hear of, and returns at once.
 
         `token` tells this driver's files from those of others; a random one unless a test wants to know it."""
-        self._plan = plan
+        self.plan = self._plan = plan
         self._settings = settings
         if not isinstance(committers, Committers):
             committers = Committers(committers, clock, discard_wait_ms=settings.takeover_timeout_ms)
@@ -150,9 +150,14 @@ class Supervisor:
     @property
     def checkpoints(self) -> tuple[CheckpointRecord, ...]:
         """The history and the attempts in progress, with the times that people know. Newest last."""
+        ended = (dated(each, self._clock) for each in self.history)
+        return tuple(sorted((*ended, *self.checkpoints_under_way), key=lambda record: record.checkpoint))
+
+    @property
+    def checkpoints_under_way(self) -> tuple[CheckpointRecord, ...]:
+        """Those in progress, with the times that people know. For any thread."""
         coordinator = self.coordinator
-        records = (*self.history, *(coordinator.checkpoints_under_way if coordinator is not None else ()))
-        return tuple(sorted((dated(each, self._clock) for each in records), key=lambda record: record.checkpoint))
+        return tuple(dated(each, self._clock) for each in coordinator.checkpoints_under_way) if coordinator else ()
 
     @property
     def phase(self) -> Phase:
@@ -343,11 +348,7 @@ class Supervisor:
         coordinator.deliver(frame)
 
     def _on_worker_failed(self, frame: FailedFrame) -> None:
-        error = error_of(frame)
-        if is_final(type(error)):
-            self._give_up(error)
-        else:
-            self._failed(error)
+        self.on_workers_lost(frame.generation, error_of(frame))
 
     def _on_busy(self, frame: BusyFrame) -> None:
         """The process of a worker lives, and its mailbox is in one call: say so, and again when that has doubled."""
