@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -68,7 +68,7 @@ class Refused(Exception):
 def application(sight: Sight, guard: Guard, names: MetricsNames = "penstock") -> Starlette:
     """The application for one pipeline. Its `state.events` are to be closed with the server."""
     rest = _Rest(sight, guard, names)
-    routes = [
+    routes: list[BaseRoute] = [
         Route("/", rest.page),
         Route("/metrics", rest.prometheus),
         Route(f"{PREFIX}/openapi.json", rest.openapi),
@@ -90,8 +90,9 @@ def application(sight: Sight, guard: Guard, names: MetricsNames = "penstock") ->
         Route(f"{PREFIX}/savepoints", rest.ordering(Command.SAVEPOINT), methods=["POST"]),
         Route(f"{PREFIX}/stop", rest.ordering(Command.STOP), methods=["POST"]),
         Route(f"{PREFIX}/drain", rest.ordering(Command.DRAIN), methods=["POST"]),
-        Mount("/static", StaticFiles(directory=STATIC, check_dir=False)),
     ]
+    if STATIC.is_dir():
+        routes.append(Mount("/static", StaticFiles(directory=STATIC)))
     app = Starlette(
         routes=routes,
         exception_handlers={

@@ -241,7 +241,8 @@ class LiveSight(Sight):
         notes, found = dict(seen.notes), []
         for worker, hello in sorted(seen.workers.items()):
             memory = notes[worker].memory_bytes if worker in notes else 0
-            host, process = hello.endpoint.host, hello.process
+            # Its own name comes first, then what tells containers of one host apart.
+            host, process = hello.endpoint.host.partition("/")[0], hello.process
             found.append(WorkerView(index=worker, host=host, pid=process, memory_bytes=memory or None, slots=1))
         return WorkersView(workers=tuple(found))
 

@@ -12,10 +12,11 @@ import re
 import secrets
 import stat
 
+from penstock.storage import paths
 from penstock.storage.local import LocalStore
 from penstock.storage.port import Store
 
-FILE = "ui.token"
+FILE = paths.UI_TOKEN
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,128}")
 
 

@@ -289,7 +289,8 @@ class HistoryView(View, frozen=True, kw_only=True):
     """`GET /api/v1/history`."""
 
     step_ms: int
-    series: dict[str, tuple[tuple[int, float], ...]]
+    series: dict[str, tuple[tuple[float, ...], ...]]
+    """By name: pairs of a time and a value, oldest first."""
 
 
 class WorkerView(View, frozen=True, kw_only=True):

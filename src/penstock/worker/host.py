@@ -25,6 +25,7 @@ _TEXT_MAX = 4_000
 PROFILE_S_MAX = 60.0
 SAMPLES_PER_SECOND = 100
 _DEPTH_MAX = 200
+_LOOP = "run_worker"
 STACKS_MAX = 1_000
 """Different stacks of one profile: the most frequent ones are told of."""
 
@@ -73,9 +74,9 @@ class WorkerLog(logging.Handler):
         except Exception:
             # A message that cannot be made is not worth a worker.
             text = str(record.msg)
-        line = LogLine(round(1000 * record.created), record.levelname, text[:_TEXT_MAX])
+        operator = None if working is None else working[0]
         # The handler's lock is held.
-        self._lines.append(LogLine(line.at_ms, line.level, line.text, None, None if working is None else working[0]))
+        self._lines.append(LogLine(round(1000 * record.created), record.levelname, text[:_TEXT_MAX], operator=operator))
         if len(self._lines) > LINES_MAX:
             self._lines.popleft()
             self._dropped += 1
@@ -142,7 +143,10 @@ def _calls(thread: int) -> tuple[tuple[str, str, int], ...]:
         code = frame.f_code
         calls.append((code.co_qualname, code.co_filename, frame.f_lineno or 0))
         frame = frame.f_back
-    return tuple(reversed(calls))
+    calls.reverse()
+    # Of a worker, from its mailbox loop on: what Spark calls it with is the same in every stack.
+    start = next((place for place, call in enumerate(calls) if call[0] == _LOOP), 0)
+    return tuple(calls[start:])
 
 
 def resident_bytes() -> int:

@@ -54,7 +54,9 @@ def numbers(start: int, count: int) -> pa.RecordBatch:
     return pa.record_batch({"n": values, "key": [n % 7 for n in values], "at": [1_700_000_000_000 + n for n in values]})
 
 
-def counting(name: str = "counting", *, rows: int | None = None, bad_row: int | None = None) -> Any:
+def counting(
+    name: str = "counting", *, rows: int | None = None, bad_row: int | None = None, windows: bool = False
+) -> Any:
     """A pipeline with event time, keyed state and a hostile name, and the counter behind its sink."""
     counted = CountedRows()
     failed: list[int] = []
@@ -69,6 +71,8 @@ def counting(name: str = "counting", *, rows: int | None = None, bad_row: int | 
     source = GeneratorSource(numbers, rows_per_second=20_000, rows=rows, splits=2)
     events = pipeline.source(source, name="numbers").map(checked, name=HOSTILE)
     timed = events.with_watermark("at", "1 s", name="times")
+    if windows:
+        timed.key_by("key").window("1 s").aggregate(n="count", name="windows").sink(CallableSink(len), name="windowed")
     timed.key_by("key").sum("n", name="sums").sink(CallableSink(counted), name="out")
     return pipeline, counted
 
