@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.dashboard.guard import Guard
+from penstock.dashboard.last_words import leave
 from penstock.dashboard.live import LiveSight
 from penstock.dashboard.prometheus import MetricsNames
 from penstock.dashboard.series import STEP_MS
@@ -102,6 +103,12 @@ class Server:
                     has_failed = True
                     _log.warning("figures over time could not be taken: %r", error)
 
+    def wait(self) -> None:
+        """Wait until it is closed."""
+        # With a limit: only then Ctrl-C reaches a thread that waits.
+        while self._thread.is_alive():
+            self._thread.join(1.0)
+
     def close(self) -> None:
         """End it; open pages are let go."""
         self._is_over.set()
@@ -164,11 +171,17 @@ def open_page(
     try:
         watched = job._watched()
         token, file = token_of(watched.store)
-        server = Server(LiveSight(watched), Guard(token, allowed_hosts), host=host, port=port, names=names).start()
+        sight = LiveSight(watched)
+        server = Server(sight, Guard(token, allowed_hosts), host=host, port=port, names=names).start()
     except Exception as error:
         _log.warning("pipeline %s has no page: %s. It goes on without one", job.name, error)
         return None
-    job._attach(server.close, server.address)
+
+    def close() -> None:
+        leave(sight, watched.store)
+        server.close()
+
+    job._attach(close, server.address)
     kept = f", also in {file}" if file is not None else ""
     _say(f"pipeline '{job.name}': page at {server.address} (token for orders: {token}{kept})")
     return server

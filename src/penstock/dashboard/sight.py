@@ -31,6 +31,7 @@ class Sight(ABC):
     """One pipeline, as clients see it. A view of something that does not exist is None."""
 
     pipeline: str
+    """Its name."""
 
     @property
     @abstractmethod
