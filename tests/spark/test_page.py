@@ -67,9 +67,11 @@ def test_a_page_shows_a_pipeline_on_spark_through_a_kill_to_its_end(
         line = until(lambda: [each for each in asked("logs")["lines"] if each["worker"] == 0])[0]
         assert (line["text"], line["operator"]) == ("the first row is here", "warned")
 
-        os.kill(worker["pid"], signal.SIGKILL)
-        until(lambda: len(asked("recoveries")["generations"]) == 2 and asked("overview")["phase"] == "running")
-        now, before = asked("recoveries")["generations"]
+        # On a slow machine an attempt may have failed before.
+        attempts = len(asked("recoveries")["generations"])
+        os.kill(asked("workers")["workers"][0]["pid"], signal.SIGKILL)
+        until(lambda: len(asked("recoveries")["generations"]) > attempts and asked("overview")["phase"] == "running")
+        now, before, *_ = asked("recoveries")["generations"]
         assert before["failure"]["summary"] and now["restored_checkpoint"] is not None
         assert {"starting workers", "restoring", "running"} <= {each["name"] for each in now["phases"]}
 
@@ -81,6 +83,6 @@ def test_a_page_shows_a_pipeline_on_spark_through_a_kill_to_its_end(
     finally:
         job.stop(timeout=PATIENCE_S)
     left = StoredSight(checkpoints.open(tmp_path))
-    assert left.overview().rows_in == job.status.rows_in and len(left.recoveries().generations) == 2
+    assert left.overview().rows_in == job.status.rows_in and len(left.recoveries().generations) > attempts
     with pytest.raises(OSError):
         urllib.request.urlopen(page, timeout=10)
