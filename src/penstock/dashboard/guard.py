@@ -27,7 +27,7 @@ class Guard:
         self._names = frozenset(name.lower() for name in (*_LOCAL, *names, *allowed_hosts))
 
     def refusal(self, host: str | None, origin: str | None) -> ErrorView | None:
-        """The reason to answer nothing at all; None if there is none."""
+        """The reason to refuse a request, whatever it asks for; None for a request that is answered."""
         name = host_name(host or "")
         if name is None or not (_is_address(name) or name in self._names):
             return ErrorView(

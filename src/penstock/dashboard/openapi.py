@@ -117,7 +117,7 @@ def _operation(resource: Resource) -> dict[str, Any]:
         schema = {"type": "integer", "minimum": 0} if is_number else {"type": "string", "minLength": 1}
         parameters.append({"name": name, "in": "path", "required": True, "schema": schema})
     told = {str(resource.status): _answer(resource.answer.__name__, "done")}
-    errors = {"400": "the request cannot be understood", "403": "refused", "404": "there is none"}
+    errors = {"400": "the request cannot be understood", "403": "refused", "404": "no such thing here"}
     errors |= {"409": "not possible now", "500": "an error of the server", "503": "the store does not answer"}
     operation: dict[str, Any] = {
         "summary": resource.summary,
