@@ -27,9 +27,15 @@ class Pipeline(Builder):
         `parallelism` is for operators that name none (default: the slots of the session, at most `workers`), `workers`
         the number of Spark tasks (default: the largest parallelism), `restore` the checkpoint to start from: an id in
         `checkpoints`, or the path of a savepoint. `storage_options` are for URLs. `listeners` are
-        `JobListener`s that hear of the pipeline's life from its start on. The others are described at
-        `penstock.Settings`, with their defaults. Durations are texts such as "500 ms", a `timedelta` or seconds;
-        sizes are texts such as "256 MiB", or bytes.
+        `JobListener`s that hear of the pipeline's life from its start on.
+
+        With `penstock[ui]` the driver serves a page, REST and Prometheus at `ui_port`, or the next free port; None for
+        no page. `ui_host` is the address it listens on (default: this machine alone), `ui_allowed_hosts` are names by
+        which others may call it, and `metrics_names="flink"` exports metrics under the names of Flink. The page needs
+        the token that is printed for orders, and nothing for looking.
+
+        The other options are described at `penstock.Settings`, with their defaults. Durations are texts such as
+        "500 ms", a `timedelta` or seconds; sizes are texts such as "256 MiB", or bytes.
 
         Example on Spark:
 
@@ -39,9 +45,15 @@ class Pipeline(Builder):
             assert len(output.rows()) == 3
         """
         # Only those who start a pipeline on Spark pay for importing what runs it.
+        from penstock.dashboard import server
         from penstock.spark import launch
 
-        return launch.start(self.graph(), spark, checkpoints, **options)
+        port, host = options.pop("ui_port", server.PORT_DEFAULT), options.pop("ui_host", server.HOST_DEFAULT)
+        names, hosts = options.pop("metrics_names", "penstock"), options.pop("ui_allowed_hosts", ())
+        server.check_options(port, host, names, hosts)
+        job = launch.start(self.graph(), spark, checkpoints, **options)
+        server.open_page(job, port, host, names, hosts)
+        return job
 
     @overload
     def explain(self, *, parallelism: int | None = ..., to_string: Literal[False] = ...) -> None: ...

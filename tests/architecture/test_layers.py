@@ -1,6 +1,6 @@
 """Dependencies between the layers point down only.
 
-    cli -> testing -> pipeline | checkpoints -> dashboard -> spark -> driver | worker -> exchange -> mailbox -> api
+    cli -> testing -> pipeline -> dashboard -> checkpoints -> spark -> driver | worker -> exchange -> mailbox -> api
     -> graph -> operators -> state -> connectors | storage -> protocol -> model | columnar | metrics -> user_code
     -> errors -> ids | version
 
@@ -41,8 +41,10 @@ LAYERS: tuple[frozenset[str], ...] = (
     # The two processes of a pipeline: neither knows the other's code.
     frozenset({"driver", "worker"}),
     frozenset({"spark"}),
+    # The page shows the state of the last checkpoint.
+    frozenset({"checkpoints"}),
     frozenset({"dashboard"}),
-    frozenset({"pipeline", "checkpoints"}),
+    frozenset({"pipeline"}),
     frozenset({FACADE}),
     frozenset({"testing"}),
     frozenset({"cli", "__main__"}),

@@ -18,6 +18,7 @@ from penstock.cli.explain_command import explain
 from penstock.cli.failures import reported
 from penstock.cli.new_command import new
 from penstock.cli.options import settings_help
+from penstock.cli.page_commands import logs, top, ui
 from penstock.cli.run_command import run
 from penstock.cli.status_command import status
 
@@ -34,6 +35,9 @@ app.command(short_help="Write a small project to start from.")(new)
 app.command(short_help="Run a pipeline, or resume it.", epilog=settings_help())(run)
 app.command(short_help="Print the plan of a pipeline.")(explain)
 app.command(short_help="Say whether a pipeline runs, and how to go on with it.")(status)
+app.command(short_help="Show the page of a pipeline that runs or has ended.")(ui)
+app.command(short_help="Print the last warnings and errors of a pipeline.")(logs)
+app.command(short_help="Show the operators of a running pipeline, live.")(top)
 checkpoints.command("drop-split", short_help="Mark a file as read, in a new one.")(drop_split)
 app.add_typer(checkpoints, name="checkpoints")
 app.command(short_help="Take a savepoint of a running pipeline.")(savepoint)

@@ -61,6 +61,15 @@ def duration_of(text: str | float, option: str, *, at_least_ms: int = 0) -> floa
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
+def port_of(text: str, option: str) -> int | None:
+    """A port, or None for `none`. Raises `typer.BadParameter`."""
+    if text.lower() == "none":
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) < 65_536):
+        raise typer.BadParameter(f"{text!r} is not a port from 0 to 65535, nor none", param_hint=option)
+    return int(text)
+
+
 def _parsed(name: str, text: str, kind: Any) -> Any:
     """The value of a setting. Durations and sizes stay texts: `Settings` parses them, as everywhere else."""
     kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)

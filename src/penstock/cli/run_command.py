@@ -13,7 +13,7 @@ from rich.console import Console
 
 from penstock.cli.failures import reported
 from penstock.cli.loading import Loaded, load
-from penstock.cli.options import duration_of, properties_of, settings_of
+from penstock.cli.options import duration_of, port_of, properties_of, settings_of
 from penstock.cli.progress.displays import Display, LiveDisplay, PlainDisplay, QuietDisplay
 from penstock.cli.remote import connect
 from penstock.cli.running import Watch, signals_to
@@ -49,6 +49,7 @@ _REMOTE = (
     "Spark Connect server to run on, in place of --master; needs pyspark[connect]. "
     "Example: --remote sc://spark.example:15002"
 )
+_UI_PORT = "Port of the page, or the next free one; none for no page. Example: --ui-port 8080"
 _QUIET = "No progress: only errors, output of sinks, and the last line. Example: --quiet"
 _VERBOSE = "Warnings of Spark, and tracebacks. Example: --verbose"
 
@@ -69,6 +70,7 @@ def run(
     drain_on_interrupt: Annotated[
         bool, typer.Option("--drain-on-interrupt/--no-drain-on-interrupt", help=_DRAIN)
     ] = True,
+    ui_port: Annotated[str, typer.Option("--ui-port", metavar="N|none", help=_UI_PORT)] = "4050",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help=_QUIET)] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help=_VERBOSE)] = False,
 ) -> None:
@@ -81,6 +83,7 @@ def run(
     options = settings_of(settings or ())
     limit_s = None if limit is None else duration_of(limit, "--for")
     conf_given = properties_of(conf or ())
+    page = port_of(ui_port, "--ui-port")
     if remote is not None and master is not None:
         raise typer.BadParameter(
             "it names a server, whose master is settled: leave --master out", param_hint="--remote"
@@ -96,7 +99,7 @@ def run(
         if restore is not None:
             check_restore(store, restore)
         chosen = remote or master or conf_given.get("spark.master", MASTER_DEFAULT)
-        start = options | {"parallelism": parallelism, "workers": workers, "restore": restore}
+        start = options | {"parallelism": parallelism, "workers": workers, "restore": restore, "ui_port": page}
         display = _display(drain_on_interrupt, quiet)
         if not quiet:
             where = "connecting to Spark" if remote is not None else "starting Spark"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias, assert_never
 
+from penstock.driver.checkpoint_history import COMMIT, MANIFEST
 from penstock.driver.committers import Committers
 from penstock.driver.pruning import Pruner
 from penstock.driver.reminders import Reminders
@@ -111,6 +112,7 @@ class Coordinator:
         journal: Journal | None = None,
         checkpoint_ended: Callable[[CheckpointRecord, Manifest | None], None] = lambda record, manifest: None,
         story: Story | None = None,
+        part_done: Callable[[CheckpointId, str, int], None] = lambda checkpoint, part, took_ms: None,
     ) -> None:
         self._plan = plan
         self.generation = ownership.generation
@@ -128,6 +130,9 @@ class Coordinator:
         self._journal = journal
         self._story = story or Story(clock)
         self._checkpoint_ended = checkpoint_ended
+        self._part_done = part_done
+        self._begun_at_ms: dict[tuple[CheckpointId, str], int] = {}
+        """When the driver began its parts of checkpoints; of one that is tried again, the first time."""
         self._manifests: dict[CheckpointId, Manifest] = {}
         """Of the checkpoints that are not over, as far as they are written."""
         self._ready: set[WorkerId] = set()
@@ -227,6 +232,7 @@ class Coordinator:
         if self._is_over:
             return
         before = self._state.history
+        self._note_parts(event)
         try:
             self._state, actions = machine.step(self._state, event)
         except ProtocolViolation as error:
@@ -238,6 +244,7 @@ class Coordinator:
             known = {record.checkpoint for record in before}
             for record in self._state.history:
                 if record.checkpoint not in known:
+                    self._begun_at_ms.pop((record.checkpoint, MANIFEST), None)
                     self._log_attempt(record)
                     self._checkpoint_ended(record, self._manifests.pop(record.checkpoint, None))
         if self._journal is not None:
@@ -245,6 +252,23 @@ class Coordinator:
         self._execute(actions)
         if isinstance(event, TombstoneFailed | ReservationFailed | CommitFailed):
             self.look()
+
+    def _note_parts(self, event: Event) -> None:
+        match event:
+            case ManifestWritten(checkpoint):
+                self._end_part(checkpoint, MANIFEST)
+            case Committed(checkpoint):
+                self._end_part(checkpoint, COMMIT)
+            case _:
+                pass
+
+    def _begin_part(self, checkpoint: CheckpointId, part: str) -> None:
+        self._begun_at_ms.setdefault((checkpoint, part), self._clock.now_ms())
+
+    def _end_part(self, checkpoint: CheckpointId, part: str) -> None:
+        begun_at_ms = self._begun_at_ms.pop((checkpoint, part), None)
+        if begun_at_ms is not None:
+            self._part_done(checkpoint, part, self._clock.now_ms() - begun_at_ms)
 
     def _log_attempt(self, record: CheckpointRecord) -> None:
         what = f"pipeline {self._plan.name}, generation {self.generation}: checkpoint {record.checkpoint}"
@@ -269,11 +293,13 @@ class Coordinator:
             case ReserveIds(reservation):
                 self._background.submit(lambda: self._reserve(reservation), self._answered)
             case WriteManifest(manifest):
+                self._begin_part(manifest.checkpoint, MANIFEST)
                 dated = self._manifests[manifest.checkpoint] = self._dated(manifest)
                 self._background.submit(lambda: self._write_manifest(dated), self._answered)
             case WriteTombstone(tombstone):
                 self._background.submit(lambda: self._tombstone(tombstone), self._answered)
             case Commit(permit):
+                self._begin_part(permit.checkpoint, COMMIT)
                 self._background.submit(lambda: self._commit(permit), self._answered)
             case Prune(bound):
                 self._pruner.ask(bound)

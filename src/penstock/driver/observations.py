@@ -9,12 +9,25 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from penstock.driver.checkpoint_history import CheckpointHistory
 from penstock.driver.left_out import LateRows, LeftOut, SkippedInput
 from penstock.driver.listeners import CheckpointEnded, JobEvent, JobFinished, JobRestarted, JobStarted
+from penstock.driver.log_ring import LogRing
+from penstock.driver.phases import Phase
+from penstock.driver.profiles import Profiles
 from penstock.driver.progress import JobProgress, Mark, mark_of, progress_of
+from penstock.driver.timeline import Timeline
 from penstock.graph.physical import PhysicalPlan
-from penstock.ids import Generation, WorkerId
-from penstock.mailbox.frames import AcknowledgeFrame, Frame, HeartbeatFrame
+from penstock.ids import CheckpointId, Generation, WorkerId
+from penstock.mailbox.frames import (
+    AcknowledgeFrame,
+    FailedFrame,
+    Frame,
+    HeartbeatFrame,
+    HelloFrame,
+    ProfiledFrame,
+)
+from penstock.mailbox.notes import WorkerNotes
 from penstock.mailbox.ports import Clock
 from penstock.mailbox.recovery_stats import RecoveryStats, combined
 from penstock.metrics.received import ReceivedMetrics
@@ -68,6 +81,14 @@ class Observations:
         self._recent: deque[JobProgress] = deque(maxlen=RECENT_MAX)
         self._recovery: dict[WorkerId, RecoveryStats] = {}
         self._has_started = self._has_ended = False
+        self.checkpoints = CheckpointHistory()
+        self.timeline = Timeline(clock)
+        self.log = LogRing(plan.name)
+        self.profiles = Profiles()
+        self.workers: dict[WorkerId, HelloFrame] = {}
+        """The workers of this attempt that have come up."""
+        self.notes: dict[WorkerId, WorkerNotes] = {}
+        """Of the last sign of life of each."""
 
     @property
     def totals(self) -> RowTotals:
@@ -98,8 +119,23 @@ class Observations:
         """The progress at the last checkpoints, newest last. For any thread."""
         return tuple(self._recent)
 
+    def attempt_starts(self) -> None:
+        """An attempt begins: it takes over the directory."""
+        self.timeline.begin()
+
+    def in_phase(self, phase: Phase) -> None:
+        """The workers of the attempt have come this far."""
+        self.timeline.in_phase(phase)
+
+    def part_done(self, checkpoint: CheckpointId, part: str, took_ms: int) -> None:
+        """The driver has done its part of a checkpoint: `checkpoint_history` has the names."""
+        self.checkpoints.took(checkpoint, part, took_ms)
+
     def begin_attempt(self, generation: Generation, manifest: Manifest | None) -> None:
         """The directory is taken over, and the workers are launched."""
+        self.timeline.taken_over(generation, None if manifest is None else manifest.checkpoint)
+        # Replaced as a whole: other threads read.
+        self.workers, self.notes = {}, {}
         restored = {} if manifest is None else totals_of(manifest, self._plan.parallelism_of_operators)
         self.metrics.begin_attempt(restored)
         self._recovery = {}
@@ -119,10 +155,23 @@ class Observations:
             if frame.recovery is not None:
                 self._recovery[frame.worker] = frame.recovery
             self._skipped.first = self._skipped.first or frame.first_skipped
+            self._take_notes(frame.worker, frame.notes)
             for left_out in self._left_out:
                 left_out.look()
         elif isinstance(frame, AcknowledgeFrame):
             self.metrics.acknowledged(frame.report.subtask.index, frame.report.totals)
+        elif isinstance(frame, HelloFrame):
+            self.workers[frame.worker] = frame
+        elif isinstance(frame, FailedFrame):
+            self.timeline.blame(frame)
+        elif isinstance(frame, ProfiledFrame):
+            self.profiles.answered(frame)
+
+    def _take_notes(self, worker: WorkerId, notes: WorkerNotes) -> None:
+        self.notes[worker] = notes
+        self.log.dropped_by(worker, notes.logs_dropped)
+        for line in notes.logs:
+            self.log.add(replace(line, worker=worker))
 
     def checkpoint_ended(self, record: CheckpointRecord, manifest: Manifest | None) -> None:
         """A checkpoint is durable, or was declined: then without a manifest."""
@@ -133,9 +182,12 @@ class Observations:
             progress = progress_of(manifest, record.duration_ms, self._sources, self._sinks, self._mark)
             self._mark = mark_of(manifest, self._sources, manifest.triggered_at_ms)
             self._recent.append(progress)
-        self._tell(CheckpointEnded(self._plan.name, self._clock.wall_ms(), dated(record, self._clock), progress))
+        shown = dated(record, self._clock)
+        self.checkpoints.ended(shown)
+        self._tell(CheckpointEnded(self._plan.name, self._clock.wall_ms(), shown, progress))
 
     def restarting(self, error: Exception, restarts: int, delay_ms: int) -> None:
+        self._workers_gone(error)
         self._tell(JobRestarted(self._plan.name, self._clock.wall_ms(), restarts, error, delay_ms))
 
     def ended(self, error: Exception | None) -> None:
@@ -143,6 +195,11 @@ class Observations:
         if self._has_ended:
             return
         self._has_ended = True
+        self._workers_gone(error)
         for left_out in self._left_out:
             left_out.end()
         self._tell(JobFinished(self._plan.name, self._clock.wall_ms(), error))
+
+    def _workers_gone(self, error: Exception | None) -> None:
+        self.timeline.end(error)
+        self.profiles.workers_lost()

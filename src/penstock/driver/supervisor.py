@@ -104,7 +104,7 @@ class Supervisor:
         `tell` is called with each event that listeners hear of, and returns at once.
 
         `token` tells this driver's files from those of others; a random one unless a test wants to know it."""
-        self._plan = plan
+        self.plan = self._plan = plan
         self._settings = settings
         if not isinstance(committers, Committers):
             committers = Committers(committers, clock, discard_wait_ms=settings.takeover_timeout_ms)
@@ -150,9 +150,14 @@ class Supervisor:
     @property
     def checkpoints(self) -> tuple[CheckpointRecord, ...]:
         """The history and the attempts in progress, with the times that people know. Newest last."""
+        ended = (dated(each, self._clock) for each in self.history)
+        return tuple(sorted((*ended, *self.checkpoints_under_way), key=lambda record: record.checkpoint))
+
+    @property
+    def checkpoints_under_way(self) -> tuple[CheckpointRecord, ...]:
+        """Those in progress, with the times that people know. For any thread."""
         coordinator = self.coordinator
-        records = (*self.history, *(coordinator.checkpoints_under_way if coordinator is not None else ()))
-        return tuple(sorted((dated(each, self._clock) for each in records), key=lambda record: record.checkpoint))
+        return tuple(dated(each, self._clock) for each in coordinator.checkpoints_under_way) if coordinator else ()
 
     @property
     def phase(self) -> Phase:
@@ -180,6 +185,7 @@ class Supervisor:
         if self.has_ended:
             return
         self._stage = Phase.CLAIMING
+        self.observations.attempt_starts()
         self._attempt = attempt = Attempt(self._attempt_background(), AttemptStore(self._store), self._clock.now_ms())
         store, committers, token, has_owned = attempt.store, self._committers, self._token, self._has_owned
         shape, former_names, options = self._plan.shape(), self._plan.former_names(), self._settings.restore
@@ -256,6 +262,7 @@ class Supervisor:
             self._journal,
             self.observations.checkpoint_ended,
             self._story,
+            self.observations.part_done,
         )
         self._worker_group.launch(ownership.generation, self._plan, ownership.manifest, ownership.reservation)
         self._requests.pass_on(self.coordinator)
@@ -327,6 +334,7 @@ class Supervisor:
         if self._startup.hold_up is not None:
             self.on_workers_held_up(frame.generation, None)
         self._startup.heard(frame)
+        self.observations.in_phase(self._startup.progress.phase)
         self._has_run = self._has_run or self._startup.is_complete
         if isinstance(frame, BusyFrame):
             self._on_busy(frame)
@@ -340,11 +348,7 @@ class Supervisor:
         coordinator.deliver(frame)
 
     def _on_worker_failed(self, frame: FailedFrame) -> None:
-        error = error_of(frame)
-        if is_final(type(error)):
-            self._give_up(error)
-        else:
-            self._failed(error)
+        self.on_workers_lost(frame.generation, error_of(frame))
 
     def _on_busy(self, frame: BusyFrame) -> None:
         """The process of a worker lives, and its mailbox is in one call: say so, and again when that has doubled."""
@@ -380,6 +384,7 @@ class Supervisor:
             if self._reminders.is_due("hold-up", lasted_ms):
                 _log.warning("pipeline %s waits: %s", self._plan.name, hold_up.text)
         self._startup.hold_up = hold_up
+        self.observations.in_phase(self._startup.progress.phase)
 
     def _on_ending(self, ending: Ending) -> None:
         match ending:

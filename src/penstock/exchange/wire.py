@@ -35,6 +35,8 @@ from penstock.mailbox.frames import (
     Frame,
     HeartbeatFrame,
     HelloFrame,
+    ProfiledFrame,
+    ProfileFrame,
     ReadyFrame,
     StopFrame,
     TriggerFrame,
@@ -69,6 +71,8 @@ _KINDS: tuple[type[Any], ...] = (
     HelloFrame,
     WelcomeFrame,
     BusyFrame,
+    ProfileFrame,
+    ProfiledFrame,
 )
 """A frame's number on the wire is its place here: new ones come last."""
 _KIND_OF = {kind: number for number, kind in enumerate(_KINDS)}

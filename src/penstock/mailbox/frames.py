@@ -13,6 +13,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from penstock.ids import ChannelId, CheckpointId, Generation, SubtaskId, WorkerId
+from penstock.mailbox.notes import NO_NOTES, Stack, WorkerNotes
 from penstock.mailbox.recovery_stats import RecoveryStats
 from penstock.metrics.registry import NO_CHANGE, MetricsUpdate
 from penstock.protocol.barrier import Barrier
@@ -184,6 +185,8 @@ class HeartbeatFrame:
     """None if the attempt began without a checkpoint."""
     first_skipped: str = ""
     """The first input that a source has skipped: its place, and the reason."""
+    notes: WorkerNotes = NO_NOTES
+    """For those who look at the pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,30 @@ class BusyFrame:
     """The operator whose call that is."""
     line: str = ""
     """Where in the code it is: `file:line in function`."""
+
+
+# --- profiles ---
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileFrame:
+    """From driver to worker: look for some seconds what the mailbox thread does."""
+
+    generation: Generation
+    number: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledFrame:
+    """The answer: the stacks that were met, the most frequent first."""
+
+    generation: Generation
+    worker: WorkerId
+    number: int
+    samples: int
+    seconds: float
+    stacks: tuple[Stack, ...] = ()
 
 
 Frame: TypeAlias = (
@@ -218,4 +245,6 @@ Frame: TypeAlias = (
     | HelloFrame
     | WelcomeFrame
     | BusyFrame
+    | ProfileFrame
+    | ProfiledFrame
 )

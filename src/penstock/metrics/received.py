@@ -80,6 +80,10 @@ class ReceivedMetrics:
         found = list(self._series.get(metric.name, {}).values())
         return sum(int(each.value) for each in found if operators is None or each.operator in operators)
 
+    def values(self, name: str) -> dict[tuple[OperatorName, int], Number]:
+        """One metric by operator and subtask: for those who need a few of many."""
+        return {place: series.value for place, series in list(self._series.get(name, {}).items())}
+
     def sample(self, more: Iterable[Sample] = ()) -> Metrics:
         """All metrics as they were told last, and `more`."""
         found = [each for series in list(self._series.values()) for each in list(series.values())]

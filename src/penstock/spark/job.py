@@ -13,7 +13,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -43,6 +43,7 @@ from penstock.protocol.history import Status as RecordStatus
 from penstock.spark.interrupts import HANDLER, Stopping, ending_text
 from penstock.spark.sessions import session_zone
 from penstock.spark.settings import Settings
+from penstock.spark.watched import Inside, Watched
 from penstock.spark.worker_group import SparkWorkerGroup, StoreAddress
 from penstock.storage import open_store
 from penstock.storage.copies import export_checkpoint
@@ -149,6 +150,9 @@ class Job:
         self._lease_background = ThreadBackground(self._mail, 1, f"penstock-{name}-lease")
         self._control_background = ThreadBackground(self._mail, name=f"penstock-{name}-orders")
         self._spark = spark
+        self._settings = settings
+        self._place = address.url
+        self._at_end: list[Callable[[], None]] = []
         worker = settings.worker(session_zone(spark))
         self._worker_group = SparkWorkerGroup(
             spark, name, worker, address, network, self._on_workers_lost, self._on_workers_held_up
@@ -180,6 +184,7 @@ class Job:
         self._lease.beat()
         HANDLER.install()
         HANDLER.add(id(self), self._spark)
+        _log.addHandler(self._supervisor.observations.log)
         self._thread.start()
         return self
 
@@ -204,6 +209,7 @@ class Job:
             self._say_last_words()
             HANDLER.remove(id(self))
             self._listeners.close(_LISTENERS_S)
+            self._close_attached()
             self._ended.set()
 
     def _turn(self) -> None:
@@ -252,6 +258,23 @@ class Job:
             # The note goes stale by itself: no reason to call a pipeline failed that has come to its end.
             _log.warning("pipeline %s: the owner's note could not be removed: %s", self.name, error)
         self._control.close(self._failure)
+
+    # --- the page ---
+
+    def _watched(self) -> Watched:
+        """This job, for its page."""
+        inside = Inside(self.name, self._supervisor, self._mail, self._worker_group, self._store, self._clock)
+        return inside.watched(self._spark, self._settings, self._place)
+
+    def _attach(self, close: Callable[[], None], page: str) -> None:
+        """Note the address of the page beside the owner's note, and call `close` when the pipeline has ended."""
+        self._at_end.append(close)
+        self._lease.note_page(page)
+
+    def _close_attached(self) -> None:
+        _log.removeHandler(self._supervisor.observations.log)
+        for close in self._at_end:
+            close()
 
     # --- what a user asks ---
 

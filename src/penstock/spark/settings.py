@@ -45,6 +45,14 @@ class StartOptions(TypedDict, total=False):
     """For fsspec, where `checkpoints` is a URL."""
     listeners: Sequence[JobListener]
     """They hear of the pipeline's life from its start on."""
+    ui_port: int | None
+    """Port of the page, REST and Prometheus, or the next free one (default 4050); None for no page."""
+    ui_host: str
+    """Address that the page listens on (default "127.0.0.1": this machine alone)."""
+    ui_allowed_hosts: Sequence[str]
+    """Names by which the page may be called, besides addresses, localhost and this machine's name."""
+    metrics_names: Literal["penstock", "flink"]
+    """Names of the metrics for Prometheus."""
     checkpoint_mode: CheckpointMode
     checkpoint_interval: Duration | None
     alignment_timeout: Duration

@@ -22,6 +22,7 @@ from penstock.errors import OptionError, PenstockError
 from penstock.exchange.zmq_transport import RealClock, Secrets, ZmqTransport
 from penstock.graph.physical import PhysicalPlan
 from penstock.ids import COORDINATOR, CheckpointId, Generation, WorkerId
+from penstock.mailbox.activity import Activity
 from penstock.mailbox.frames import Endpoint, FailedFrame, Frame, HelloFrame, StopFrame, WelcomeFrame
 from penstock.mailbox.threads import Mail, ThreadBackground
 from penstock.protocol.ownership import Reservation
@@ -29,6 +30,7 @@ from penstock.spark.environment import entry, versions
 from penstock.storage import open_store
 from penstock.storage.copies import read_manifest
 from penstock.storage.port import Store
+from penstock.worker.host import Process, WorkerLog
 from penstock.worker.loop import run_worker
 from penstock.worker.pulse import Pulse, WorkerBeat
 from penstock.worker.scheduling.memory import retain_freed_memory
@@ -94,6 +96,7 @@ def work(launch: WorkerLaunch, number: WorkerId, address: str | None) -> None:
     transport = ZmqTransport(number, launch.secrets, address)
     mail = Mail(transport.wake)
     background = ThreadBackground(mail)
+    resources = contextlib.ExitStack()
     try:
         transport.connect(COORDINATOR, launch.driver)
         store = _open_store(launch, number, transport)
@@ -106,7 +109,8 @@ def work(launch: WorkerLaunch, number: WorkerId, address: str | None) -> None:
         for peer, endpoint in enumerate(welcome.endpoints):
             if peer != number:
                 transport.connect(WorkerId(peer), endpoint)
-        clock = RealClock()
+        clock, activity = RealClock(), Activity()
+        log = resources.enter_context(WorkerLog(activity))
         worker = Worker(
             number,
             launch.plan,
@@ -117,6 +121,8 @@ def work(launch: WorkerLaunch, number: WorkerId, address: str | None) -> None:
             background=background,
             store=store,
             manifest=None if launch.restored is None else read_manifest(store, launch.restored),
+            host=Process(threading.get_ident(), mail.post, log),
+            activity=activity,
         )
         beat = WorkerBeat(worker, threading.get_ident(), lambda: transport.pulse(launch.driver))
         with Pulse(beat, max(1, launch.settings.heartbeat_ms // 2)):
@@ -125,6 +131,7 @@ def work(launch: WorkerLaunch, number: WorkerId, address: str | None) -> None:
         if worker.failure is not None and not (worker.has_reported and _is_heard(launch, transport)):
             raise worker.failure
     finally:
+        resources.close()
         background.close()
         transport.close()
         gc.unfreeze()

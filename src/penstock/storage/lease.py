@@ -31,6 +31,8 @@ class Owner:
     beat_ms: int
     """Of the driver's wall clock."""
     is_alive: bool
+    page: str | None = None
+    """Address of its page, as the driver's own host sees it; None if it has none."""
 
 
 def owner_of(store: Store) -> Owner | None:
@@ -45,6 +47,7 @@ def owner_of(store: Store) -> Owner | None:
         process if isinstance(process, int) else 0,
         beat_ms if isinstance(beat_ms, int) else 0,
         _is_alive(note),
+        page if isinstance(page := note.get("page"), str) else None,
     )
 
 
@@ -53,7 +56,7 @@ class Lease:
 
     def __init__(self, store: Store, pipeline: str) -> None:
         self._store = store
-        self._note = {"pipeline": pipeline, "host": socket.gethostname(), "pid": os.getpid()}
+        self._note: dict[str, object] = {"pipeline": pipeline, "host": socket.gethostname(), "pid": os.getpid()}
         self._lock = threading.Lock()
         self._is_released = False
 
@@ -67,6 +70,10 @@ class Lease:
             f"the checkpoint directory is in use by {who}: stop that one first, or give this pipeline its own "
             f"directory. (If that process is gone, wait {_STALE_MS // 1000} seconds.)"
         )
+
+    def note_page(self, address: str) -> None:
+        """The driver's page is at this address: the next beat says so."""
+        self._note = {**self._note, "page": address}
 
     def beat(self) -> None:
         """Renew the note. Runs in the background."""

@@ -1,6 +1,8 @@
 """The only builder of paths in a checkpoint directory, and the only reader of them.
 
     owner.json                                        who drives this directory
+    history.json                                      what its driver has to say at its end, for those who look
+    ui.token                                          for orders through the page; in local directories alone
     control/<order>.request.json                      what is asked of that driver
     control/<order>.answer.json                       what it has answered
     checkpoints/<id>/reserved.json                    the block of ids that begins with it was given out (I5)
@@ -31,6 +33,12 @@ from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId
 
 OWNER = "owner.json"
 """The lease of the driver. Not part of any checkpoint."""
+
+HISTORY = "history.json"
+"""The last words of a driver, for those who look at its pipeline later. Not part of any checkpoint."""
+
+UI_TOKEN = "ui.token"
+"""The token for orders through the page. Not part of any checkpoint."""
 
 CHECKPOINTS = "checkpoints/"
 """Prefix of everything that belongs to a checkpoint."""

@@ -90,11 +90,12 @@ class EventClocks(Generic[Part]):
         if self._idle_after_ms is None and not self._resting:
             return min(self._reached.values(), default=IDLE_WATERMARK)
         return min(
-            (clock for part, clock in self._reached.items() if not self._is_idle(part)),
+            (clock for part, clock in self._reached.items() if not self.is_idle(part)),
             default=IDLE_WATERMARK,
         )
 
-    def _is_idle(self, part: Part) -> bool:
+    def is_idle(self, part: Part) -> bool:
+        """Whether a part that is open holds nobody up."""
         if part in self._resting:
             return True
         if self._idle_after_ms is None or part in self._never_idle:

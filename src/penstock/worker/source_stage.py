@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from penstock.connectors.dead_letters import labelled
 from penstock.connectors.source import END_OF_SPLIT, Portion, Source, SplitReader
 from penstock.errors import DataError, IncompatibleCheckpoint
 from penstock.ids import DEAD_LETTERS, NO_CHECKPOINT, CheckpointId, OperatorName
+from penstock.mailbox.notes import SplitClock
 from penstock.metrics.registry import Registry
 from penstock.metrics.standard import DEAD_LETTERS as DEAD_LETTER_ROWS
 from penstock.metrics.standard import FILES_SKIPPED, RECORDS_IN, RECORDS_OUT, SKIPPED
@@ -277,6 +278,12 @@ class SourceStage:
             return None
         reached = self.clocks.reached(name)
         return reached if reached > MIN_WATERMARK else None
+
+    def split_clocks(self) -> Iterator[SplitClock]:
+        """The event time of each open split, if they have clocks."""
+        if self.clocks is not None:
+            for name in (*self._open, *self._settling):
+                yield SplitClock(self.operator, name, self._reached(name), self.clocks.is_idle(name))
 
     def on_checkpoint_complete(self, checkpoint: CheckpointId) -> None:
         """Tell the readers, once, if it is a checkpoint that they gave their offsets for."""

@@ -7,12 +7,14 @@ block goes to the background port and comes back as a call.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from typing import TypeVar
 
 from penstock.errors import DriverSilent
 from penstock.graph.physical import PhysicalPlan
 from penstock.ids import COORDINATOR, Generation, SubtaskId, WorkerId
+from penstock.mailbox.activity import Activity
 from penstock.mailbox.failures import failed_frame
 from penstock.mailbox.frames import (
     BarrierFrame,
@@ -23,12 +25,15 @@ from penstock.mailbox.frames import (
     EndFrame,
     Frame,
     HeartbeatFrame,
+    ProfiledFrame,
+    ProfileFrame,
     ReadyFrame,
     StopFrame,
     TriggerFrame,
     WatermarkFrame,
 )
 from penstock.mailbox.journal import Journal, Story
+from penstock.mailbox.notes import SPLITS_MAX, SplitClock, Stack, WorkerNotes
 from penstock.mailbox.ports import Background, Clock, Transport
 from penstock.mailbox.recovery_stats import combined
 from penstock.mailbox.timers import Timers
@@ -36,6 +41,7 @@ from penstock.protocol.manifest import Manifest
 from penstock.protocol.redistribution import totals_of
 from penstock.state.backends import backend_of
 from penstock.storage.port import Store
+from penstock.worker.host import Host
 from penstock.worker.recovery.restore import Restored, restore
 from penstock.worker.scheduling.budget import Budget
 from penstock.worker.scheduling.slice_budget import SliceBudget
@@ -97,8 +103,11 @@ class Worker:
         store: Store,
         manifest: Manifest | None = None,
         journal: Journal | None = None,
+        host: Host | None = None,
+        activity: Activity | None = None,
     ) -> None:
         self.worker = worker
+        self._host = host
         self.generation = generation
         self._plan = plan
         self._manifest = manifest
@@ -117,6 +126,7 @@ class Worker:
             journal=journal,
             state_backend=backend_of(settings.state_backend),
             story=Story(clock),
+            activity=activity or Activity(),
         )
         self.subtasks: dict[SubtaskId, Subtask] = {}
         self._order: list[Subtask] = []
@@ -192,7 +202,18 @@ class Worker:
             self._services.metrics.update(),
             combined(subtask.recovery() for subtask in self._order) if self._manifest is not None else None,
             self._first_skipped,
+            self._notes(),
         )
+
+    def _notes(self) -> WorkerNotes:
+        host = self._host
+        logs, dropped = host.take_log() if host is not None else ((), 0)
+        return WorkerNotes(0 if host is None else host.memory_bytes(), self._slowest_splits(), logs, dropped)
+
+    def _slowest_splits(self) -> tuple[SplitClock, ...]:
+        sources = (subtask.chain.source for subtask in self._order)
+        clocks = (clock for source in sources if source is not None for clock in source.split_clocks())
+        return tuple(heapq.nsmallest(SPLITS_MAX, clocks, key=lambda each: (each.is_idle, each.reached_ms or 0)))
 
     def _open_subtasks(self) -> None:
         self._restore_totals()
@@ -271,11 +292,21 @@ class Worker:
                     subtask.chain.on_checkpoint_complete(checkpoint)
             case StopFrame():
                 self.stop()
+            case ProfileFrame(_, number, seconds):
+                self._profile(number, seconds)
             case HeartbeatFrame():
                 self._heard_at_ms = self._services.clock.now_ms()
             case _:
                 # Nothing else is for a worker.
                 pass
+
+    def _profile(self, number: int, seconds: float) -> None:
+        def done(samples: int, took_s: float, stacks: tuple[Stack, ...] = ()) -> None:
+            frame = ProfiledFrame(self.generation, self.worker, number, samples, took_s, stacks)
+            self._services.transport.send(COORDINATOR, frame)
+
+        if self._host is None or not self._host.profile(seconds, done):
+            done(0, 0.0)
 
     @property
     def captured_bytes(self) -> int:

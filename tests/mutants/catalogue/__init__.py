@@ -11,6 +11,7 @@ from tests.mutants.catalogue import (
     columns,
     connectors,
     coordination,
+    dashboard,
     files,
     functions,
     hands,
@@ -54,4 +55,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *surface.MUTANTS,
     *metrics.MUTANTS,
     *tables.MUTANTS,
+    *dashboard.MUTANTS,
 )

@@ -1,0 +1,56 @@
+"""The last warnings and errors of a pipeline: of its driver, and of its workers as their signs of life bring them."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+from penstock.ids import WorkerId
+from penstock.mailbox.notes import LogLine
+
+LINES_MAX = 1_000
+TEXT_MAX = 4_000
+"""Characters of one line that are kept."""
+
+
+class LogRing(logging.Handler):
+    """A handler that keeps the last lines. `add` and `lines` are for any thread.
+
+    The trap: other pipelines of the process log to the same loggers. A line that names a pipeline is kept if it names
+    this one; one that names none is kept by all.
+    """
+
+    def __init__(self, pipeline: str, lines_max: int = LINES_MAX) -> None:
+        super().__init__(logging.WARNING)
+        self._pipeline = pipeline
+        self._lines: deque[LogLine] = deque(maxlen=lines_max)
+        self._added = 0
+        self._dropped_by_workers: dict[WorkerId, int] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = record.getMessage()
+        except Exception:
+            # A message that cannot be made is not worth a pipeline.
+            text = str(record.msg)
+        if text.startswith("pipeline ") and not text.startswith((f"pipeline {self._pipeline}", "pipeline '")):
+            return
+        self.add(LogLine(round(1000 * record.created), record.levelname, text[:TEXT_MAX]))
+
+    def add(self, line: LogLine) -> None:
+        self._added += 1
+        self._lines.append(line)
+
+    def dropped_by(self, worker: WorkerId, count: int) -> None:
+        """A worker has not kept `count` lines since it started."""
+        self._dropped_by_workers[worker] = max(count, self._dropped_by_workers.get(worker, 0))
+
+    @property
+    def lines(self) -> list[LogLine]:
+        """Newest last."""
+        return list(self._lines)
+
+    @property
+    def dropped(self) -> int:
+        """Lines that are not here any more, or never were."""
+        return self._added - len(self._lines) + sum(self._dropped_by_workers.values())

@@ -1,0 +1,98 @@
+"""Defects of the page: whom it answers, how much it costs, and whether its figures are true."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import OWN, Mutant
+
+_GUARDS = "tests/unit/dashboard/test_guard.py"
+_LIVE = "tests/unit/dashboard/test_live_views.py"
+_HISTORY = "tests/unit/driver/test_checkpoint_history.py"
+_HOST = "tests/unit/worker/test_host.py"
+
+
+def _mutant(name: str, file: str, old: str, new: str, why: str, *tests: str) -> Mutant:
+    return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests)
+
+
+MUTANTS = (
+    _mutant(
+        "A name that was made to point to this machine is answered",
+        "dashboard/guard.py",
+        "if name is None or not (_is_address(name) or name in self._names):",
+        "if name is None:",
+        "Any site that a user visits could read the pipeline's state (DNS rebinding).",
+        _GUARDS,
+    ),
+    _mutant(
+        "A page of another origin is answered",
+        "dashboard/guard.py",
+        'origin.partition("://")[2].lower() != (host or "").lower()',
+        "not origin",
+        "Any site that a user visits could give orders with a token that it has learned, or profile workers.",
+        _GUARDS,
+    ),
+    _mutant(
+        "A pipeline without a token takes orders",
+        "dashboard/guard.py",
+        'if self._token is None or kind.lower() != "bearer":',
+        'if self._token is None:\n            return True\n        if kind.lower() != "bearer":',
+        "Everybody who reaches the page could stop the pipeline.",
+        _GUARDS,
+    ),
+    _mutant(
+        "The token can be read by everybody on the machine",
+        "dashboard/tokens.py",
+        "os.O_NOFOLLOW, 0o600)",
+        "os.O_NOFOLLOW, 0o644)",
+        "Other users of the machine could stop the pipeline.",
+        _GUARDS,
+    ),
+    _mutant(
+        "A token that others could read is used again",
+        "dashboard/tokens.py",
+        "if stat.S_IMODE(found.st_mode) & 0o077 or ",
+        "if ",
+        "Whoever has read it meanwhile could stop the pipeline.",
+        _GUARDS,
+    ),
+    _mutant(
+        "Every request reads all counters again",
+        "dashboard/readings.py",
+        "if newest is None or now_ms - newest.at_ms >= FRESH_MS:",
+        "if True:",
+        "Fifty open pages would take fifty times the time of the driver.",
+        _LIVE,
+    ),
+    _mutant(
+        "Rates count across a restart",
+        "dashboard/readings.py",
+        "            past.clear()\n",
+        "            pass\n",
+        "A restart goes back to its checkpoint: the rate behind it would be wrong for seconds.",
+        "tests/unit/dashboard/test_readings.py",
+    ),
+    _mutant(
+        "The subtasks of all checkpoints are kept",
+        "driver/checkpoint_history.py",
+        "            self._subtasks_kept > self._subtasks_max or len(self._subtasks) > self._checkpoints_max\n",
+        "            len(self._subtasks) > self._checkpoints_max\n",
+        "With a thousand subtasks the driver would run out of memory after some hours.",
+        _HISTORY,
+    ),
+    _mutant(
+        "The failure of an attempt is blamed on the last worker that left",
+        "driver/timeline.py",
+        "self._blamed = self._blamed or frame",
+        "self._blamed = frame",
+        "The page would name a worker that has failed only because the first one had.",
+        _HISTORY,
+    ),
+    _mutant(
+        "A worker keeps all lines of its log",
+        "worker/host.py",
+        "        if len(self._lines) > LINES_MAX:\n",
+        "        if False:\n",
+        "A function that warns of every row would fill the memory of its worker.",
+        _HOST,
+    ),
+)
