@@ -32,7 +32,7 @@ from penstock.connectors.files.parquet_sink import ParquetSink
 from penstock.connectors.generator import GeneratorSource
 from penstock.connectors.kafka import KafkaSink, KafkaSource
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter, nothing_prepared
-from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
+from penstock.connectors.source import END_OF_SPLIT, Portion, Source, SplitReader
 from penstock.connectors.spark.sink import SparkSink
 from penstock.connectors.spark.source import SparkSource
 from penstock.errors import (
@@ -148,6 +148,8 @@ __all__ = [
     "__version__",
     # reading output
     "read_latest",
+    # writing your own, more
+    "Portion",
 ]
 
 if TYPE_CHECKING:

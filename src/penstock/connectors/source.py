@@ -32,7 +32,41 @@ END_OF_SPLIT: Final = _EndOfSplit.END
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What `SplitReader.read` returns where there is more to say than the records that it has read."""
+    """What `SplitReader.read` returns where there is more to say than the records that it has read.
+
+    The counts are totals: they are part of each checkpoint, and are exact over restarts. `job.status` and
+    `job.metrics()` have them, and the log warns of skipped input.
+
+    Example:
+
+        class Numbers(Source):
+            def splits(self):
+                return ["1 2 three 4"]
+
+            def open(self, split, offset):
+                return NumbersReader(split.split(), int(offset or 0))
+
+        class NumbersReader(SplitReader):
+            def __init__(self, words, position):
+                self.words, self.position = words, position
+
+            def read(self, rows_max):
+                if self.position == len(self.words):
+                    return END_OF_SPLIT
+                word = self.words[self.position]
+                self.position += 1  # behind the word, whatever becomes of it
+                if not word.isdigit():
+                    return Portion(rows_skipped=1, example=f"word {self.position}: {word!r} is no number")
+                return Portion(pa.record_batch({"n": [int(word)]}))
+
+            def offset(self):
+                return str(self.position).encode()
+
+        pipeline = Pipeline("numbers")
+        pipeline.source(Numbers()).sink(output)
+        result = run(pipeline, crash_after_checkpoints=1)
+        assert [row["n"] for row in output.rows()] == [1, 2, 4] and result.rows_skipped == 1
+    """
 
     records: pa.RecordBatch | None = None
     side: Mapping[str, pa.RecordBatch] = field(default_factory=dict)
