@@ -157,8 +157,14 @@ if TYPE_CHECKING:
     from penstock.connectors.iceberg import IcebergSink
     from penstock.connectors.postgres import PostgresSink
     from penstock.connectors.spark.dataframe import DataFrameSource
-    from penstock.driver.listeners import CheckpointEnded, JobFinished, JobListener, JobRestarted, JobStarted
-    from penstock.driver.progress import JobProgress, SourceProgress
+    from penstock.driver.observation.listeners import (
+        CheckpointEnded,
+        JobFinished,
+        JobListener,
+        JobRestarted,
+        JobStarted,
+    )
+    from penstock.driver.observation.progress import JobProgress, SourceProgress
     from penstock.spark.job import Job, Status
     from penstock.spark.settings import Settings
 
@@ -167,18 +173,18 @@ _LATE = {
     "Job": "penstock.spark.job",
     "Status": "penstock.spark.job",
     "Settings": "penstock.spark.settings",
-    "JobListener": "penstock.driver.listeners",
-    "JobStarted": "penstock.driver.listeners",
-    "CheckpointEnded": "penstock.driver.listeners",
-    "JobRestarted": "penstock.driver.listeners",
-    "JobFinished": "penstock.driver.listeners",
-    "JobProgress": "penstock.driver.progress",
+    "JobListener": "penstock.driver.observation.listeners",
+    "JobStarted": "penstock.driver.observation.listeners",
+    "CheckpointEnded": "penstock.driver.observation.listeners",
+    "JobRestarted": "penstock.driver.observation.listeners",
+    "JobFinished": "penstock.driver.observation.listeners",
+    "JobProgress": "penstock.driver.observation.progress",
     "DataFrameSource": "penstock.connectors.spark.dataframe",
     "DeltaSink": "penstock.connectors.delta",
     "DeltaSource": "penstock.connectors.delta",
     "IcebergSink": "penstock.connectors.iceberg",
     "PostgresSink": "penstock.connectors.postgres",
-    "SourceProgress": "penstock.driver.progress",
+    "SourceProgress": "penstock.driver.observation.progress",
 }
 
 

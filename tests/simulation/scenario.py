@@ -6,8 +6,8 @@ import enum
 import random
 from dataclasses import dataclass, field, replace
 
+from penstock.driver.attempts.takeover import RestoreOptions
 from penstock.driver.settings import SupervisorSettings
-from penstock.driver.takeover import RestoreOptions
 from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.protocol.recovery import FallBack
 from penstock.protocol.restart import RestartPolicy

@@ -10,7 +10,6 @@ from penstock.connectors.source import END_OF_SPLIT, Portion, Source, SplitReade
 from tests.simulation.records import Numbers, batch_of
 from tests.simulation.world import World
 
-
 _BAD_EVERY = 5
 """Behind each fifth number of a split stands a line that cannot be read, and is skipped."""
 

@@ -20,18 +20,18 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, assert_never
 
 from penstock.connectors.sink import Committer
-from penstock.driver.attempt import Attempt, Shared
-from penstock.driver.attempt_store import AttemptStore
-from penstock.driver.committers import Committers
-from penstock.driver.coordinator import SLOW_CALL_MS, Coordinator, Ending
-from penstock.driver.listeners import JobEvent
-from penstock.driver.liveness import SignsOfLife
-from penstock.driver.observations import Observations, dated
-from penstock.driver.phases import HoldUp, Phase, Progress, Startup
+from penstock.driver.attempts.attempt import Attempt, Shared
+from penstock.driver.attempts.attempt_store import AttemptStore
+from penstock.driver.attempts.liveness import SignsOfLife
+from penstock.driver.attempts.phases import HoldUp, Phase, Progress, Startup
+from penstock.driver.attempts.takeover import Ownership, take_over
+from penstock.driver.checkpoints.committers import Committers
+from penstock.driver.checkpoints.coordinator import SLOW_CALL_MS, Coordinator, Ending
+from penstock.driver.observation.listeners import JobEvent
+from penstock.driver.observation.observations import Observations, dated
 from penstock.driver.reminders import Reminders
 from penstock.driver.requests import Requests
 from penstock.driver.settings import SupervisorSettings
-from penstock.driver.takeover import Ownership, take_over
 from penstock.errors import (
     FencedError,
     JobFailed,

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 from penstock.connectors.sink import Committer
+from penstock.driver.attempts.phases import HoldUp, Phase
 from penstock.driver.control import Control
-from penstock.driver.job_metrics import job_samples
-from penstock.driver.listeners import JobListener, Listeners
-from penstock.driver.phases import HoldUp, Phase
-from penstock.driver.progress import JobProgress
+from penstock.driver.observation.job_metrics import job_samples
+from penstock.driver.observation.listeners import JobListener, Listeners
+from penstock.driver.observation.progress import JobProgress
 from penstock.driver.reminders import Reminders
 from penstock.driver.supervisor import Supervisor
 from penstock.errors import JobFailed, OptionError, PenstockError

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from penstock.driver.listeners import JobListener
+from penstock.driver.attempts.takeover import RestoreOptions
+from penstock.driver.observation.listeners import JobListener
 from penstock.driver.settings import SupervisorSettings
-from penstock.driver.takeover import RestoreOptions
 from penstock.errors import OptionError
 from penstock.model.units import Duration, Size, duration_ms, size_bytes
 from penstock.protocol.coordinator.state import Mode, Policy

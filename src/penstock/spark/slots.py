@@ -10,7 +10,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.driver.phases import HoldUp
+from penstock.driver.attempts.phases import HoldUp
 from penstock.spark.sessions import context_of
 
 if TYPE_CHECKING:

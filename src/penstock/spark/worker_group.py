@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.driver.phases import HoldUp
+from penstock.driver.attempts.phases import HoldUp
 from penstock.errors import PenstockError, SessionStopped
 from penstock.exchange.wire import BrokenLink, WireError
 from penstock.exchange.zmq_transport import RealClock, ZmqTransport, make_secrets

@@ -8,9 +8,9 @@ _SUPERVISOR = "driver/supervisor.py"
 _PULSE = "worker/pulse.py"
 _WORKER = "worker/worker.py"
 _RESTART = "protocol/restart.py"
-_PHASES = "driver/phases.py"
-_COORDINATOR = "driver/coordinator.py"
-_COMMITTERS = "driver/committers.py"
+_PHASES = "driver/attempts/phases.py"
+_COORDINATOR = "driver/checkpoints/coordinator.py"
+_COMMITTERS = "driver/checkpoints/committers.py"
 _TASK = "spark/task.py"
 _ENVIRONMENT = "spark/environment.py"
 _WAITING = "tests/unit/driver/test_waiting.py"
@@ -22,7 +22,7 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
         _PULSE: ("tests/unit/spark/test_pulse.py",),
         _WORKER: ("tests/unit/worker/test_worker.py", "tests/unit/spark/test_pulse.py"),
         _RESTART: ("tests/unit/protocol/test_restart.py",),
-        _PHASES: ("tests/unit/driver/test_phases.py",),
+        _PHASES: ("tests/unit/driver/attempts/test_phases.py",),
         _COORDINATOR: (_WAITING,),
         _COMMITTERS: (_WAITING,),
         _TASK: ("tests/unit/spark/test_task.py",),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import OWN, Mutant
 
-_COMMITTERS = "driver/committers.py"
-_COORDINATOR = "driver/coordinator.py"
+_COMMITTERS = "driver/checkpoints/committers.py"
+_COORDINATOR = "driver/checkpoints/coordinator.py"
 _FILE_SINK = "connectors/files/sink.py"
 _PLACES = "connectors/files/filesystem.py"
 _SPARK_SINK = "connectors/spark/sink.py"
@@ -18,8 +18,11 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
         "tests/unit/connectors/files/test_power_failure.py",
     )
     tests = {
-        _COMMITTERS: ("tests/unit/driver/test_publish.py", "tests/unit/driver/test_committers.py"),
-        _COORDINATOR: ("tests/unit/driver/test_publish.py",),
+        _COMMITTERS: (
+            "tests/unit/driver/checkpoints/test_publish.py",
+            "tests/unit/driver/checkpoints/test_committers.py",
+        ),
+        _COORDINATOR: ("tests/unit/driver/checkpoints/test_publish.py",),
         _FILE_SINK: files,
         _PLACES: files,
         _SPARK_SINK: (

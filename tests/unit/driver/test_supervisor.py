@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.driver.committers import Committers
-from penstock.driver.phases import Phase
+from penstock.driver.attempts.phases import Phase
+from penstock.driver.checkpoints.committers import Committers
 from penstock.driver.settings import SupervisorSettings
 from penstock.driver.supervisor import Supervisor
 from penstock.errors import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.driver.phases import HoldUp, Phase
+from penstock.driver.attempts.phases import HoldUp, Phase
 from penstock.errors import JobFailed, NoAnswer, NoFreeSlots, SessionStopped
 from penstock.ids import CheckpointId, WorkerId
 from penstock.mailbox.frames import HeartbeatFrame

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.driver.phases import HoldUp
+from penstock.driver.attempts.phases import HoldUp
 from penstock.errors import SessionStopped, WorkerEnvironment
 from penstock.graph.physical import plan
 from penstock.ids import CheckpointId, Generation

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.driver.attempt_store import AttemptStore
-from penstock.driver.pruning import Pruner, prune
+from penstock.driver.attempts.attempt_store import AttemptStore
+from penstock.driver.checkpoints.pruning import Pruner, prune
 from penstock.errors import CorruptBlob, StorageError
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId
 from penstock.mailbox.timers import Timers

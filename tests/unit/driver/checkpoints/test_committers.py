@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from penstock.connectors.sink import Committer
-from penstock.driver.committers import Committers
+from penstock.driver.checkpoints.committers import Committers
 from penstock.errors import PenstockError, UserCodeError
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId
 from penstock.protocol.commit import CommitPermit, ManifestDurable, decide_commit

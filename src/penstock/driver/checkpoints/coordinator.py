@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias, assert_never
 
-from penstock.driver.committers import Committers
-from penstock.driver.pruning import Pruner
+from penstock.driver.attempts.takeover import Ownership
+from penstock.driver.checkpoints.committers import Committers
+from penstock.driver.checkpoints.pruning import Pruner
 from penstock.driver.reminders import Reminders
-from penstock.driver.takeover import Ownership
 from penstock.errors import PenstockError, ProtocolViolation, StorageError
 from penstock.graph.physical import PhysicalPlan
 from penstock.ids import CheckpointId, WorkerId

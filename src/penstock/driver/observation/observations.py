@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from penstock.driver.left_out import LateRows, LeftOut, SkippedInput
-from penstock.driver.listeners import CheckpointEnded, JobEvent, JobFinished, JobRestarted, JobStarted
-from penstock.driver.progress import JobProgress, Mark, mark_of, progress_of
+from penstock.driver.observation.left_out import LateRows, LeftOut, SkippedInput
+from penstock.driver.observation.listeners import CheckpointEnded, JobEvent, JobFinished, JobRestarted, JobStarted
+from penstock.driver.observation.progress import JobProgress, Mark, mark_of, progress_of
 from penstock.graph.physical import PhysicalPlan
 from penstock.ids import Generation, WorkerId
 from penstock.mailbox.frames import AcknowledgeFrame, Frame, HeartbeatFrame
