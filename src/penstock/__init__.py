@@ -32,7 +32,7 @@ from penstock.connectors.files.parquet_sink import ParquetSink
 from penstock.connectors.generator import GeneratorSource
 from penstock.connectors.kafka import KafkaSink, KafkaSource
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter, nothing_prepared
-from penstock.connectors.source import END_OF_SPLIT, Portion, Source, SplitReader
+from penstock.connectors.source import END_OF_SPLIT, Backlog, Portion, Source, SplitReader
 from penstock.connectors.spark.sink import SparkSink
 from penstock.connectors.spark.source import SparkSource
 from penstock.errors import (
@@ -51,6 +51,7 @@ from penstock.errors import (
     UserCodeError,
     WorkersLost,
 )
+from penstock.metrics.group import MetricGroup
 from penstock.metrics.samples import Metrics, Sample
 from penstock.model.units import Duration, Size
 from penstock.operators.keyed.batch_function import BatchFunction
@@ -150,6 +151,9 @@ __all__ = [
     "read_latest",
     # writing your own, more
     "Portion",
+    "Backlog",
+    # metrics of your own
+    "MetricGroup",
 ]
 
 if TYPE_CHECKING:

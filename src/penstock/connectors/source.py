@@ -79,6 +79,45 @@ class Portion:
     """The first of what was left out: where it lies, and the reason."""
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Input of a split that exists and was not returned yet, as far as its reader knows; None for an unknown number.
+
+    Example:
+
+        class Lines(Source):
+            def splits(self):
+                return ["a b c"]
+
+            def open(self, split, offset):
+                return LinesReader(split.split(), int(offset or 0))
+
+        class LinesReader(SplitReader):
+            def __init__(self, words, position):
+                self.words, self.position = words, position
+
+            def read(self, rows_max):
+                if self.position == len(self.words):
+                    return END_OF_SPLIT
+                self.position += 1
+                return pa.record_batch({"word": [self.words[self.position - 1]]})
+
+            def offset(self):
+                return str(self.position).encode()
+
+            def backlog(self):
+                return Backlog(rows=len(self.words) - self.position)
+
+        pipeline = Pipeline("lines")
+        pipeline.source(Lines(), name="lines").sink(output)
+        result = run(pipeline)
+        assert result.metrics.value("source_backlog_rows", "lines") == 0
+    """
+
+    rows: int | None = None
+    bytes: int | None = None
+
+
 class SplitReader(ABC):
     """Reads one split, on the mailbox thread of one worker.
 
@@ -107,6 +146,9 @@ class SplitReader(ABC):
 
             def pause(self):
                 pass  # nothing to let go of
+
+            def backlog(self):
+                return Backlog(rows=self.left)
 
             def on_checkpoint_complete(self, offset):
                 pass  # nothing to acknowledge
@@ -145,6 +187,13 @@ class SplitReader(ABC):
         """No later record of this split is older than this (event time, ms); None if unknown.
 
         Asked for only if the pipeline takes event time from no column of the records.
+        """
+        return None
+
+    def backlog(self) -> Backlog | None:
+        """The input that is left in this split, for metrics; None if nothing is known of it.
+
+        Called on the mailbox thread about once a second, for each split: return a number that is at hand.
         """
         return None
 

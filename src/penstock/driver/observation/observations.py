@@ -130,7 +130,9 @@ class Observations:
         self.completed += record.is_completed
         self.declined += not record.is_completed
         if record.is_completed and manifest is not None:
-            progress = progress_of(manifest, record.duration_ms, self._sources, self._sinks, self._mark)
+            progress = progress_of(
+                manifest, record.duration_ms, self._sources, self._sinks, self._mark, self.metrics.told
+            )
             self._mark = mark_of(manifest, self._sources, manifest.triggered_at_ms)
             self._recent.append(progress)
         self._tell(CheckpointEnded(self._plan.name, self._clock.wall_ms(), dated(record, self._clock), progress))

@@ -19,6 +19,7 @@ from penstock.columnar.gather import take_rows
 from penstock.columnar.grouping import Groups, group, key_columns, key_tuples
 from penstock.columnar.schema_guard import SchemaGuard, SchemaLike, as_schema
 from penstock.errors import DataError, PenstockError, PipelineError
+from penstock.metrics.group import MetricGroup
 from penstock.model.event_time import MIN_WATERMARK, timestamp_ms
 from penstock.model.units import Duration, duration_ms
 from penstock.operators.contract import BatchState, Emit, Key, OperatorContext
@@ -60,6 +61,7 @@ class StateAccess:
         self.is_open = False
         """Whether the function was opened: from then on it gets the states that it has asked for, and no others."""
         self._asked: set[str] = set()
+        self.metrics = MetricGroup(self._context.metrics, f"operator '{self._context.operator}'")
         self._declared: pa.Schema | None = None
 
     @property

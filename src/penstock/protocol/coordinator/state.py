@@ -44,6 +44,8 @@ class Policy:
     Requested ones do not wait for it."""
     checkpoint_timeout_ms: int = 600_000
     """An attempt ends after this; so does the patience with a store or sink that does not answer."""
+    commit_timeout_ms: int | None = None
+    """Patience with a sink whose commit fails or does not return; None for `checkpoint_timeout_ms`."""
     failures_tolerable: int = 3
     """Counted failures in a row that are tolerated; the next one fails the job."""
     mode: Mode = Mode.ALIGNED_WITH_TIMEOUT
@@ -69,9 +71,15 @@ class Policy:
             "requests_max",
         ):
             _at_least(name, getattr(self, name), 1)
+        if self.commit_timeout_ms is not None:
+            _at_least("commit_timeout_ms", self.commit_timeout_ms, 1)
         for name in ("pause_ms_min", "failures_tolerable", "alignment_timeout_ms"):
             _at_least(name, getattr(self, name), 0)
         _at_least("backoff_ms_max", self.backoff_ms_max, self.backoff_ms, "it bounds backoff_ms")
+
+    @property
+    def commit_limit_ms(self) -> int:
+        return self.checkpoint_timeout_ms if self.commit_timeout_ms is None else self.commit_timeout_ms
 
     def backoff_after(self, times: int) -> int:
         """How long to wait after `times` (at least 1) failures in a row."""
@@ -108,6 +116,8 @@ class Retry:
     retry_at_ms: int | None = None
     """None while it is under way."""
     error: str = "no answer"
+    timeout_ms: int | None = None
+    """When it is given up; None for `Policy.checkpoint_timeout_ms`."""
 
     def failed(self, policy: Policy, error: str, now_ms: int) -> Retry:
         retry_at_ms = now_ms + policy.backoff_after(self.failures + 1)
@@ -118,7 +128,10 @@ class Retry:
 
     def overdue_at_ms(self, policy: Policy) -> int:
         """When it is given up, whether it is under way or not: a call that never returns must not hang the job."""
-        return self.since_ms + policy.checkpoint_timeout_ms
+        return self.since_ms + self.limit_ms(policy)
+
+    def limit_ms(self, policy: Policy) -> int:
+        return policy.checkpoint_timeout_ms if self.timeout_ms is None else self.timeout_ms
 
     def wake_at_ms(self, policy: Policy) -> int:
         """When somebody must look at it: to try again, or to give up."""
