@@ -309,7 +309,7 @@ class Supervisor:
             lasted_ms = self._committers.longest_ms(sink)
             if self._reminders.is_due(("sink", sink), lasted_ms):
                 told = self._committers.under_way(lasted_ms)
-                limit = f"{self._settings.policy.commit_limit_ms / 1000:g} s (commit_timeout)"
+                limit = f"{self._settings.policy.commit_timeout_ms / 1000:g} s (commit_timeout)"
                 cure = f"checkpoints wait for it, and the pipeline restarts after {limit}. Give its client a timeout"
                 _log.warning("pipeline %s: %s; %s", self._plan.name, told, cure)
 
@@ -391,7 +391,7 @@ class Supervisor:
             case StopFenced(reason):
                 self._give_up(FencedError(reason))
             case FailJob(reason, is_of_commit):
-                limit_ms = min(SLOW_CALL_MS, self._settings.policy.commit_limit_ms)
+                limit_ms = min(SLOW_CALL_MS, self._settings.policy.commit_timeout_ms)
                 hanging = self._committers.no_answer(reason, limit_ms)
                 failed = self._committers.failure(reason) if is_of_commit else None
                 self._failed(hanging or failed or JobFailed(reason))

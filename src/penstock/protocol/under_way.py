@@ -65,8 +65,7 @@ def _calls(state: State) -> list[Hindrance]:
     calls = []
     if (publishing := state.publishing) is not None:
         what = f"the output of checkpoint {publishing.permit.checkpoint} is not published yet"
-        setting = "checkpoint_timeout" if publishing.retry.timeout_ms is None else "commit_timeout"
-        calls.append(_of_retry(what, publishing.retry, state.policy, setting))
+        calls.append(_of_retry(what, publishing.retry, state.policy, "commit_timeout"))
     match state.deciding:
         case Writing(_, manifest):
             what = f"the manifest of checkpoint {manifest.checkpoint} is not written yet"

@@ -227,7 +227,7 @@ class TestSinks:
 
     def test_the_status_names_it(self) -> None:
         driver = ThreadedDriver(
-            MemoryStore(), replace(SETTINGS, policy=replace(SETTINGS.policy, checkpoint_timeout_ms=60_000))
+            MemoryStore(), replace(SETTINGS, policy=replace(SETTINGS.policy, commit_timeout_ms=60_000))
         )
         driver.hung_commit().after(6_000)
         assert driver.phase is Phase.RUNNING

@@ -306,7 +306,7 @@ class Coordinator:
 
     def _with_calls_under_way(self, reason: str) -> str:
         """With the sinks that hang, if there are any: the protocol knows of none but that there was no answer."""
-        stuck = self._committers.under_way(min(SLOW_CALL_MS, self._state.policy.commit_limit_ms))
+        stuck = self._committers.under_way(min(SLOW_CALL_MS, self._state.policy.commit_timeout_ms))
         return reason if stuck is None else f"{reason} ({stuck})"
 
     def _tell_all(self, frame: Frame) -> None:

@@ -44,8 +44,8 @@ class Policy:
     Requested ones do not wait for it."""
     checkpoint_timeout_ms: int = 600_000
     """An attempt ends after this; so does the patience with a store or sink that does not answer."""
-    commit_timeout_ms: int | None = None
-    """Patience with a sink whose commit fails or does not return; None for `checkpoint_timeout_ms`."""
+    commit_timeout_ms: int = 300_000
+    """Patience with a sink whose commit fails or does not return."""
     failures_tolerable: int = 3
     """Counted failures in a row that are tolerated; the next one fails the job."""
     mode: Mode = Mode.ALIGNED_WITH_TIMEOUT
@@ -64,6 +64,7 @@ class Policy:
             _at_least("interval_ms", self.interval_ms, 1, "None switches periodic checkpoints off")
         for name in (
             "checkpoint_timeout_ms",
+            "commit_timeout_ms",
             "retained",
             "stops_retained",
             "backoff_ms",
@@ -71,15 +72,9 @@ class Policy:
             "requests_max",
         ):
             _at_least(name, getattr(self, name), 1)
-        if self.commit_timeout_ms is not None:
-            _at_least("commit_timeout_ms", self.commit_timeout_ms, 1)
         for name in ("pause_ms_min", "failures_tolerable", "alignment_timeout_ms"):
             _at_least(name, getattr(self, name), 0)
         _at_least("backoff_ms_max", self.backoff_ms_max, self.backoff_ms, "it bounds backoff_ms")
-
-    @property
-    def commit_limit_ms(self) -> int:
-        return self.checkpoint_timeout_ms if self.commit_timeout_ms is None else self.commit_timeout_ms
 
     def backoff_after(self, times: int) -> int:
         """How long to wait after `times` (at least 1) failures in a row."""
