@@ -38,16 +38,16 @@ MUTANTS = (
     _mutant(
         "The output of each subtask is committed on its own",
         _COMMITTERS,
-        "                self._committers[sink].commit(permit.batch, payloads)\n",
-        "                for payload in payloads:\n"
-        "                    self._committers[sink].commit(permit.batch, [payload])\n",
+        "            self._committers[sink].commit(permit.batch, payloads)\n",
+        "            for payload in payloads:\n"
+        "                self._committers[sink].commit(permit.batch, [payload])\n",
         "A sink that knows a batch by its number drops the output of all subtasks but one.",
     ),
     _mutant(
         "A commit that does not answer in time counts as done",
         _COORDINATOR,
         "        except Exception as error:\n            # Committers",
-        "        except TimeoutError:\n            return lambda now: Committed(checkpoint, now)\n"
+        "        except PenstockError:\n            return lambda now: Committed(checkpoint, now)\n"
         "        except Exception as error:\n            # Committers",
         "I4: it is never tried again.",
     ),
