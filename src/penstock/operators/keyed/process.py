@@ -61,7 +61,7 @@ class StateAccess:
         self.is_open = False
         """Whether the function was opened: from then on it gets the states that it has asked for, and no others."""
         self._asked: set[str] = set()
-        self.metrics = MetricGroup(self._context.metrics, f"operator '{self._context.operator}'")
+        self._metrics: MetricGroup | None = None
         self._declared: pa.Schema | None = None
 
     @property
@@ -81,6 +81,12 @@ class StateAccess:
         # At the end of the input timers are called that the watermark never reached.
         reached = max(self._context.watermark, self.timer_ms)
         return None if reached == MIN_WATERMARK else reached
+
+    @property
+    def metrics(self) -> MetricGroup:
+        if self._metrics is None:
+            self._metrics = MetricGroup(self._context.metrics, f"operator '{self.operator}'")
+        return self._metrics
 
     def now_ms(self) -> int:
         return self._context.now_ms()
