@@ -177,7 +177,12 @@ def overtaking_transitions() -> list[Transition]:
 
 _MEMBERS = (SubtaskId(OperatorName("source"), 0), SubtaskId(OperatorName("sink"), 0))
 _POLICY = states.Policy(
-    interval_ms=1_000, checkpoint_timeout_ms=10_000, failures_tolerable=1, backoff_ms=10, backoff_ms_max=10
+    interval_ms=1_000,
+    checkpoint_timeout_ms=10_000,
+    commit_timeout_ms=10_000,
+    failures_tolerable=1,
+    backoff_ms=10,
+    backoff_ms_max=10,
 )
 _ATTEMPTS_MAX = 3
 """The exploration ends with so many checkpoint ids."""

@@ -3,6 +3,8 @@
 Blocks of code are headed `python runnable` or `python spark`, which says how the tests run them. A reader of the site
 needs the language alone, and the highlighter knows no other heading.
 
+Mermaid diagrams are drawn (`site_diagrams.py`).
+
 `<!-- include README.md#part -->` in a page stands for the lines of README.md between `<!-- part -->` and
 `<!-- end of part -->`, so that the first pipeline is written once.
 """
@@ -10,10 +12,15 @@ needs the language alone, and the highlighter knows no other heading.
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[1]
+# MkDocs loads this file alone.
+sys.path.insert(0, str(REPOSITORY))
+
+from tools.site_diagrams import drawn  # noqa: E402
 
 _HEADING = re.compile(r"^( *```python) (?:runnable|spark)$", re.MULTILINE)
 _INCLUDE = re.compile(r"<!-- include (?P<file>[\w.]+)#(?P<part>[a-z-]+) -->")
@@ -21,7 +28,7 @@ _EVERY_FILE = re.compile(r"(?P<folder>.+)/\*")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    return _HEADING.sub(r"\1", _INCLUDE.sub(_included, markdown))
+    return drawn(_HEADING.sub(r"\1", _INCLUDE.sub(_included, markdown)))
 
 
 def _included(match: re.Match[str]) -> str:

@@ -32,7 +32,7 @@ from penstock.connectors.files.parquet_sink import ParquetSink
 from penstock.connectors.generator import GeneratorSource
 from penstock.connectors.kafka import KafkaSink, KafkaSource
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter, nothing_prepared
-from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
+from penstock.connectors.source import END_OF_SPLIT, Backlog, Portion, Source, SplitReader
 from penstock.connectors.spark.sink import SparkSink
 from penstock.connectors.spark.source import SparkSource
 from penstock.errors import (
@@ -51,6 +51,7 @@ from penstock.errors import (
     UserCodeError,
     WorkersLost,
 )
+from penstock.metrics.group import MetricGroup
 from penstock.metrics.samples import Metrics, Sample
 from penstock.model.units import Duration, Size
 from penstock.operators.keyed.batch_function import BatchFunction
@@ -148,6 +149,11 @@ __all__ = [
     "__version__",
     # reading output
     "read_latest",
+    # writing your own, more
+    "Portion",
+    "Backlog",
+    # metrics of your own
+    "MetricGroup",
 ]
 
 if TYPE_CHECKING:
@@ -155,8 +161,14 @@ if TYPE_CHECKING:
     from penstock.connectors.iceberg import IcebergSink
     from penstock.connectors.postgres import PostgresSink
     from penstock.connectors.spark.dataframe import DataFrameSource
-    from penstock.driver.listeners import CheckpointEnded, JobFinished, JobListener, JobRestarted, JobStarted
-    from penstock.driver.progress import JobProgress, SourceProgress
+    from penstock.driver.observation.listeners import (
+        CheckpointEnded,
+        JobFinished,
+        JobListener,
+        JobRestarted,
+        JobStarted,
+    )
+    from penstock.driver.observation.progress import JobProgress, SourceProgress
     from penstock.spark.job import Job, Status
     from penstock.spark.settings import Settings
 
@@ -165,18 +177,18 @@ _LATE = {
     "Job": "penstock.spark.job",
     "Status": "penstock.spark.job",
     "Settings": "penstock.spark.settings",
-    "JobListener": "penstock.driver.listeners",
-    "JobStarted": "penstock.driver.listeners",
-    "CheckpointEnded": "penstock.driver.listeners",
-    "JobRestarted": "penstock.driver.listeners",
-    "JobFinished": "penstock.driver.listeners",
-    "JobProgress": "penstock.driver.progress",
+    "JobListener": "penstock.driver.observation.listeners",
+    "JobStarted": "penstock.driver.observation.listeners",
+    "CheckpointEnded": "penstock.driver.observation.listeners",
+    "JobRestarted": "penstock.driver.observation.listeners",
+    "JobFinished": "penstock.driver.observation.listeners",
+    "JobProgress": "penstock.driver.observation.progress",
     "DataFrameSource": "penstock.connectors.spark.dataframe",
     "DeltaSink": "penstock.connectors.delta",
     "DeltaSource": "penstock.connectors.delta",
     "IcebergSink": "penstock.connectors.iceberg",
     "PostgresSink": "penstock.connectors.postgres",
-    "SourceProgress": "penstock.driver.progress",
+    "SourceProgress": "penstock.driver.observation.progress",
 }
 
 

@@ -26,6 +26,10 @@ A declined or expired checkpoint is not an error but a value: see `protocol.decl
 
 from __future__ import annotations
 
+import re
+
+_NUMBER = re.compile(r"\d+")
+
 
 class PenstockError(Exception):
     """Base of all errors that Penstock raises on purpose."""
@@ -53,6 +57,8 @@ class UserCodeError(PenstockError):
     """That of the original exception, as text, also if it was raised in another process."""
     may_pass: bool = False
     """Whether the cause lies outside the program, such as a connection, so that another attempt may succeed."""
+    signature: str = ""
+    """Operator, exception, message and line, without the row and the subtask: equal if the same code fails again."""
 
 
 class RestoreError(PenstockError):
@@ -130,9 +136,10 @@ def repetition_of(error: Exception) -> str | None:
     """
     if isinstance(error, NoAnswer):
         return error.what
-    if isinstance(error, DataError) or (isinstance(error, UserCodeError) and not error.may_pass):
-        return str(error)
-    return None
+    if isinstance(error, UserCodeError):
+        return None if error.may_pass else error.signature or str(error)
+    # Batches are cut differently each time, and the message counts rows in them.
+    return _NUMBER.sub("#", str(error)) if isinstance(error, DataError) else None
 
 
 def is_final(kind: type[PenstockError]) -> bool:

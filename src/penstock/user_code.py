@@ -15,10 +15,12 @@ from penstock.errors import UserCodeError
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LIBRARIES = tuple({os.path.join(path, "") for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))})
 _SHOWN = 200
-_PLACE = re.compile(r"row \d+ of \d+")
+_SUBTASK = re.compile(r", subtask \d+ of \d+")
 _NO_COLUMN = re.compile(r"No match for FieldRef\.Name\((.*?)\) in (.*)")
 _COMPILED = (".pyx", ".pxi", ".pxd")
 """Sources of compiled libraries, such as pyarrow, whose frames name them without a directory."""
+_TYPED = ("<ipython-input", "<stdin>", "<python-input", "<console>", "<string>", "<doctest")
+"""Beginnings of the names under which Python knows lines that were typed: in a notebook, at a prompt, with `-c`."""
 _OUTSIDE = (OSError, EOFError, MemoryError)
 """Exceptions whose cause is not the program: connections, files, memory."""
 
@@ -27,6 +29,8 @@ def strangeness(filename: str) -> int:
     """0 for a file of the user's, 1 for one of a library, 2 for one of Penstock."""
     if filename.startswith(_OURS):
         return 2
+    if filename.startswith(_TYPED):
+        return 0
     return 1 if filename.startswith(("<", *_LIBRARIES)) or filename.endswith(_COMPILED) else 0
 
 
@@ -51,11 +55,6 @@ def called_with(function: Callable[[Any], Any], rows: list[Any]) -> list[Any]:
         raise
 
 
-def same_failure(text: str) -> str:
-    """The message of an error without numbers of rows, which change when batches are cut elsewhere."""
-    return _PLACE.sub("row", text)
-
-
 def reason_of(error: BaseException) -> str:
     """The message of an exception in one line. Arrow lists a whole schema, one column a line."""
     text = str(error)
@@ -78,9 +77,12 @@ def shortened(text: str) -> str:
 
 def user_code_error(what: str, error: BaseException) -> UserCodeError:
     """The error of a function that `what` has called; to be raised from `error`."""
-    at = [each for each in (raised_at(error), *getattr(error, "__notes__", ())) if each]
+    line = raised_at(error)
+    at = [each for each in (line, *getattr(error, "__notes__", ())) if each]
     told = f"{what} raised {type(error).__name__}: {reason_of(error)}"
     made = UserCodeError(told + (f" ({'; '.join(at)})" if at else ""))
     made.traceback = "".join(traceback.format_exception(error))
     made.may_pass = isinstance(error, _OUTSIDE)
+    # Neither the row nor the subtask: batches are cut and dealt out differently each time.
+    made.signature = f"{_SUBTASK.sub('', told)} ({line})"
     return made

@@ -124,7 +124,7 @@ def package_with(root: Path, sources: dict[str, str]) -> Path:
         ("connectors/files.py", "from penstock.storage import port"),
         ("storage/port.py", "from penstock.connectors import files"),
         ("api/stream.py", "from penstock.mailbox import timers"),
-        ("driver/coordinator.py", "from penstock.worker import worker"),
+        ("driver/checkpoints/coordinator.py", "from penstock.worker import worker"),
         ("worker/subtask.py", "from penstock.driver import coordinator"),
         ("state/keyed.py", "from penstock.operators import contract"),
         ("ids.py", "from penstock.errors import PenstockError"),

@@ -19,6 +19,7 @@ import pytest
 
 import penstock
 import penstock.testing
+from tools.site_diagrams import drawn
 
 REPOSITORY = Path(__file__).parents[2]
 REFERENCE = sorted((REPOSITORY / "docs" / "reference").glob("*.md"))
@@ -105,6 +106,20 @@ def test_no_page_fetches_a_script_style_font_or_image_from_elsewhere(site: Path)
         if (fetched := external_fetches(path.name, path.read_text(encoding="utf-8")))
     }
     assert found == {}
+
+
+def test_diagrams_are_drawn_and_no_page_shows_their_source(site: Path) -> None:
+    shown = {path.name: path.read_text(encoding="utf-8") for path in (site / "internals").glob("*.html")}
+    assert not [name for name, text in shown.items() if "sequenceDiagram" in text or "stateDiagram" in text]
+    assert "TriggerFrame(barrier)</text>" in shown["ARCHITECTURE.html"]
+    assert "<td>(start)</td>" in shown["PROTOCOL.html"]
+
+
+def test_a_diagram_that_cannot_be_drawn_fails_the_build() -> None:
+    with pytest.raises(ValueError, match="cannot draw a diagram of kind 'pie'"):
+        drawn("text\n\n```mermaid\npie\n    a: 1\n```\n")
+    with pytest.raises(ValueError, match="cannot draw 'loop each' of a sequence diagram"):
+        drawn("```mermaid\nsequenceDiagram\n    loop each\n```\n")
 
 
 def test_the_reference_has_every_public_name_once() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from penstock.driver.phases import Phase
+from penstock.driver.attempts.phases import Phase
 from penstock.spark.job import Job
 from tests.simulation.topologies import Load
 from tests.spark.kit import build, completed, launch, until

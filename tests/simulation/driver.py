@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.driver.committers import Committers
+from penstock.driver.checkpoints.committers import Committers
 from penstock.driver.supervisor import Supervisor
 from penstock.errors import PenstockError
 from penstock.graph.physical import PhysicalPlan

@@ -6,8 +6,8 @@ import enum
 import random
 from dataclasses import dataclass, field, replace
 
+from penstock.driver.attempts.takeover import RestoreOptions
 from penstock.driver.settings import SupervisorSettings
-from penstock.driver.takeover import RestoreOptions
 from penstock.protocol.coordinator.state import Mode, Policy
 from penstock.protocol.recovery import FallBack
 from penstock.protocol.restart import RestartPolicy
@@ -165,7 +165,8 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         rescales, lives = [new, rng.choice([parallelism, new])], []
     rotten = FaultKind.ROT in planned
     supervisor = SupervisorSettings(
-        policy=policy,
+        # A commit that hangs is waited for as long as a checkpoint.
+        policy=replace(policy, commit_timeout_ms=policy.checkpoint_timeout_ms),
         restart=RestartPolicy(
             # With a commit that never returns each failure takes as long as a checkpoint may.
             failures_max=12 if FaultKind.HANG_COMMIT_FOR_EVER in planned else 50,

@@ -6,13 +6,24 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
+from penstock.connectors.source import END_OF_SPLIT, Portion, Source, SplitReader
 from tests.simulation.records import Numbers, batch_of
 from tests.simulation.world import World
 
+_BAD_EVERY = 5
+"""Behind each fifth number of a split stands a line that cannot be read, and is skipped."""
+
+
+def skipped_before(position: int) -> int:
+    """Lines that were skipped in front of a position of a split."""
+    return position // _BAD_EVERY
+
 
 class NumberSource(Source):
-    """Split i of n emits i, i+n, i+2n …, `count` numbers in all; `offset` is how many."""
+    """Split i of n emits i, i+n, i+2n …, `count` numbers in all; `offset` is how many.
+
+    Some lines between the numbers are bad: they are skipped, and counted.
+    """
 
     def __init__(self, world: World, splits: int, count: int, rows: int, idle: float, tick: int = 64) -> None:
         self.world = world
@@ -73,9 +84,10 @@ class NumberReader(SplitReader):
             return None
         rows = min(rows_max, world.rng.randint(1, source.rows), source.count - self.position)
         numbers = np.arange(self.position, self.position + rows) * source.split_count + self.split
+        skipped = skipped_before(self.position + rows) - skipped_before(self.position)
         self.position += rows
         world.spend(5 * rows)
-        return batch_of(numbers)
+        return Portion(batch_of(numbers), rows_skipped=skipped) if skipped else batch_of(numbers)
 
     def offset(self) -> bytes:
         return str(self.position).encode()

@@ -13,7 +13,8 @@ import pytest
 from penstock.errors import ProtocolViolation
 from penstock.graph.logical import check
 from penstock.ids import CheckpointId, OperatorName, SubtaskId
-from penstock.metrics.standard import RECORDS_IN
+from penstock.metrics.metric import Metric
+from penstock.metrics.standard import RECORDS_IN, SKIPPED
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.protocol import alignment
 from penstock.protocol.manifest import Manifest
@@ -189,11 +190,20 @@ def test_the_end_of_input_as_a_clock_of_a_checkpoint_is_convicted() -> None:
     assert any("holds the end of input as a clock" in violation for violation in cluster.world.violations)
 
 
-@pytest.mark.parametrize(("operator", "text"), [("source", "rows of 'source'"), ("fragile", "sent to 'fragile'")])
-def test_a_checkpoint_that_counts_a_row_more_than_its_cut_is_convicted(operator: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("operator", "metric", "text"),
+    [
+        ("source", RECORDS_IN, "rows of 'source' as num_records_in"),
+        ("fragile", RECORDS_IN, "sent to 'fragile'"),
+        ("source", SKIPPED, "rows of 'source' as num_records_skipped"),
+    ],
+)
+def test_a_checkpoint_that_counts_a_row_more_than_its_cut_is_convicted(
+    operator: str, metric: Metric, text: str
+) -> None:
     def plant(cluster: Cluster) -> None:
         def look(manifest: Manifest) -> None:
-            more = ((OperatorName(operator), RECORDS_IN.name, 1),)
+            more = ((OperatorName(operator), metric.name, 1),)
             first, *others = manifest.reports
             reports = (replace(first, totals=(*first.totals, *more)), *others)
             checkers.Totals(cluster).on_manifest(replace(manifest, reports=reports))

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from penstock.connectors.collect import CollectSink
 from penstock.connectors.generator import GeneratorSource
-from penstock.driver.phases import Phase
+from penstock.driver.attempts.phases import Phase
 from penstock.errors import NoFreeSlots
 from penstock.pipeline import Pipeline
 from penstock.spark.job import Job

@@ -13,7 +13,7 @@ from penstock.errors import DataError, JobFailed, OptionError, PenstockError, re
 from penstock.ids import Generation, OperatorName, SubtaskId, WorkerId
 from penstock.mailbox.failures import error_of, failed_frame
 from penstock.testing import CollectSink, ListSource, run
-from penstock.user_code import raised_at, strangeness, user_code_error
+from penstock.user_code import called_with, raised_at, strangeness, user_code_error
 
 
 def broken(row: dict[str, Any]) -> Any:
@@ -91,3 +91,50 @@ def test_a_pipeline_names_the_line_of_the_user() -> None:
     pipeline.source(ListSource([{"text": "{"}])).map(broken, format="rows", name="parse").sink(CollectSink())
     with pytest.raises(UserCodeError, match=r"operator 'parse', .*JSONDecodeError.*test_user_code.py:\d+ in broken"):
         run(pipeline, restarts=0)
+
+
+class TestTheSameFailure:
+    """Two failures are the same if the same code fails again, wherever batches are cut; and then the pipeline ends."""
+
+    @staticmethod
+    def of(rows: list[str], subtask: str = "subtask 0 of 2", operator: str = "parse", function: Any = broken) -> str:
+        error = failure_of(called_with, function, [{"text": text} for text in rows])
+        told = user_code_error(f"operator '{operator}', {subtask}: process", error)
+        frame = failed_frame(Generation(1), WorkerId(0), told, SubtaskId(OperatorName(operator), 0))
+        repetition = repetition_of(error_of(frame))
+        assert repetition is not None
+        return repetition
+
+    def test_is_known_in_another_batch_subtask_and_row(self) -> None:
+        first = self.of(["1", "2", "{"])
+        assert first == self.of(["{"]) == self.of(["1", "{"], "subtask 1 of 2")
+        # Another bad row of another split, whose text has nothing to do with the message.
+        assert first == self.of(["{", "5"])
+
+    def test_is_not_one_of_another_operator_line_or_message(self) -> None:
+        def elsewhere(row: dict[str, Any]) -> Any:
+            return json.loads(row["text"])
+
+        first = self.of(["{"])
+        assert first != self.of(["{"], operator="parse again")
+        assert first != self.of(["{"], function=elsewhere)
+        assert first != self.of(["[1,]"])
+
+    def test_of_data_does_not_depend_on_the_number_of_rows_in_a_batch(self) -> None:
+        def failure(column: str, rows: int) -> Exception:
+            pipeline = Pipeline("p")
+            stream = pipeline.source(ListSource([{column: None}, *[{column: 1}] * rows]), name="read")
+            stream.key_by(column, nulls="error").count(name="n").sink(CollectSink(), name="out")
+            return failure_of(lambda: run(pipeline, restarts=0))
+
+        few, many, other = failure("k", 2), failure("k", 30), failure("other", 2)
+        assert "null in 1 of 3 rows" in str(few) and "null in 1 of 31 rows" in str(many)
+        assert repetition_of(few) == repetition_of(many) != repetition_of(other)
+
+
+@pytest.mark.parametrize("name", ["<ipython-input-3-0a1b2c>", "<stdin>", "<string>"])
+def test_a_line_that_was_typed_in_a_notebook_or_at_a_prompt_is_the_users(name: str) -> None:
+    typed: dict[str, Any] = {}
+    exec(compile("def typo(batch):\n    return batch['price']\n", name, "exec"), typed)
+    error = failure_of(typed["typo"], pa.record_batch({"n": [1]}))
+    assert raised_at(error) == f"{name}:2 in typo"

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
+from penstock.connectors.source import END_OF_SPLIT, Backlog, Source, SplitReader
 from penstock.errors import DataError, IncompatibleCheckpoint, PipelineError
 
 _BLOCK_ROWS = 1 << 16
@@ -93,6 +93,17 @@ class _Share:
         is_more = last is not None and (rows is None or rows > last)
         return _Share(self._split, self._splits, (*self.extents, rows)) if is_more else self
 
+    @property
+    def rows(self) -> int | None:
+        """The number of its numbers; None if they have no end."""
+        count = low = 0
+        for high in self.extents:
+            if high is None:
+                return None
+            first, end = (low + (high - low) * number // self._splits for number in (self._split, self._split + 1))
+            count, low = count + end - first, high
+        return count
+
     def span(self, position: int) -> tuple[int, int]:
         """The number at `position`, and how many follow it one by one; of none at the end."""
         low = 0
@@ -148,6 +159,12 @@ class _GeneratorReader(SplitReader):
         self._allowed = min(self._allowed + (now - self._counted_at) * self._rate, max(1.0, self._rate))
         self._counted_at = now
         return int(self._allowed)
+
+    def backlog(self) -> Backlog | None:
+        rows = self._share.rows
+        # Fewer rows than once: those that are left are not those of the share.
+        is_whole = rows is not None and self._source.rows == self._share.extents[-1]
+        return Backlog(rows=rows - self._position) if rows is not None and is_whole else None
 
     def offset(self) -> bytes:
         return json.dumps({"position": self._position, "extents": self._share.extents}).encode()

@@ -32,7 +32,41 @@ END_OF_SPLIT: Final = _EndOfSplit.END
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What `SplitReader.read` returns where there is more to say than the records that it has read."""
+    """What `SplitReader.read` returns where there is more to say than the records that it has read.
+
+    The counts are totals: they are part of each checkpoint, and are exact over restarts. `job.status` and
+    `job.metrics()` have them, and the log warns of skipped input.
+
+    Example:
+
+        class Numbers(Source):
+            def splits(self):
+                return ["1 2 three 4"]
+
+            def open(self, split, offset):
+                return NumbersReader(split.split(), int(offset or 0))
+
+        class NumbersReader(SplitReader):
+            def __init__(self, words, position):
+                self.words, self.position = words, position
+
+            def read(self, rows_max):
+                if self.position == len(self.words):
+                    return END_OF_SPLIT
+                word = self.words[self.position]
+                self.position += 1  # behind the word, whatever becomes of it
+                if not word.isdigit():
+                    return Portion(rows_skipped=1, example=f"word {self.position}: {word!r} is no number")
+                return Portion(pa.record_batch({"n": [int(word)]}))
+
+            def offset(self):
+                return str(self.position).encode()
+
+        pipeline = Pipeline("numbers")
+        pipeline.source(Numbers()).sink(output)
+        result = run(pipeline, crash_after_checkpoints=1)
+        assert [row["n"] for row in output.rows()] == [1, 2, 4] and result.rows_skipped == 1
+    """
 
     records: pa.RecordBatch | None = None
     side: Mapping[str, pa.RecordBatch] = field(default_factory=dict)
@@ -43,6 +77,45 @@ class Portion:
     """Files that were left out, from where they could not be read."""
     example: str = ""
     """The first of what was left out: where it lies, and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Input of a split that exists and was not returned yet, as far as its reader knows; None for an unknown number.
+
+    Example:
+
+        class Lines(Source):
+            def splits(self):
+                return ["a b c"]
+
+            def open(self, split, offset):
+                return LinesReader(split.split(), int(offset or 0))
+
+        class LinesReader(SplitReader):
+            def __init__(self, words, position):
+                self.words, self.position = words, position
+
+            def read(self, rows_max):
+                if self.position == len(self.words):
+                    return END_OF_SPLIT
+                self.position += 1
+                return pa.record_batch({"word": [self.words[self.position - 1]]})
+
+            def offset(self):
+                return str(self.position).encode()
+
+            def backlog(self):
+                return Backlog(rows=len(self.words) - self.position)
+
+        pipeline = Pipeline("lines")
+        pipeline.source(Lines(), name="lines").sink(output)
+        result = run(pipeline)
+        assert result.metrics.value("source_backlog_rows", "lines") == 0
+    """
+
+    rows: int | None = None
+    bytes: int | None = None
 
 
 class SplitReader(ABC):
@@ -73,6 +146,9 @@ class SplitReader(ABC):
 
             def pause(self):
                 pass  # nothing to let go of
+
+            def backlog(self):
+                return Backlog(rows=self.left)
 
             def on_checkpoint_complete(self, offset):
                 pass  # nothing to acknowledge
@@ -111,6 +187,13 @@ class SplitReader(ABC):
         """No later record of this split is older than this (event time, ms); None if unknown.
 
         Asked for only if the pipeline takes event time from no column of the records.
+        """
+        return None
+
+    def backlog(self) -> Backlog | None:
+        """The input that is left in this split, for metrics; None if nothing is known of it.
+
+        Called on the mailbox thread about once a second, for each split: return a number that is at hand.
         """
         return None
 

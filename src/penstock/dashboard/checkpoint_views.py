@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.dashboard.views import CheckpointDetail, CheckpointSubtask, CheckpointView, Phases
-from penstock.driver.checkpoint_history import EndedCheckpoint, ended_checkpoint
+from penstock.driver.observation.checkpoint_history import EndedCheckpoint, ended_checkpoint
 from penstock.graph.physical import PhysicalPlan
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.history import CheckpointRecord, SubtaskStats

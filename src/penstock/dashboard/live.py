@@ -47,10 +47,10 @@ from penstock.dashboard.views import (
     WorkerView,
 )
 from penstock.dashboard.watermarks import watermarks_view
+from penstock.driver.attempts.phases import Phase
 from penstock.driver.control import Command
-from penstock.driver.job_metrics import job_samples
-from penstock.driver.phases import Phase
-from penstock.driver.timeline import AttemptRecord
+from penstock.driver.observation.job_metrics import job_samples
+from penstock.driver.observation.timeline import AttemptRecord
 from penstock.errors import PenstockError
 from penstock.graph.explanation import explained
 from penstock.ids import CheckpointId, WorkerId

@@ -43,7 +43,7 @@ from penstock.dashboard.views import (
     WorkersView,
 )
 from penstock.driver.control import Command, give_order
-from penstock.driver.progress import counted
+from penstock.driver.observation.progress import counted
 from penstock.errors import PenstockError
 from penstock.ids import OperatorName
 from penstock.metrics.metric import Metric

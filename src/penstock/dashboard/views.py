@@ -38,7 +38,7 @@ class Overview(View, frozen=True, kw_only=True):
 
     pipeline: str
     phase: str
-    """One of `penstock.driver.phases.Phase`; of a directory without a driver, `stopped` too."""
+    """One of `penstock.driver.attempts.phases.Phase`; of a directory without a driver, `stopped` too."""
     phase_text: str
     """The phase, and how far it has come."""
     is_live: bool

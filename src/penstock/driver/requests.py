@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.driver.coordinator import Coordinator
+from penstock.driver.checkpoints.coordinator import Coordinator
 from penstock.protocol.coordinator.events import RequestDeclined, RequestResult
 from penstock.protocol.coordinator.state import RequestKind
 from penstock.protocol.declines import DeclineReason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.driver.takeover import RestoreOptions
+from penstock.driver.attempts.takeover import RestoreOptions
 from penstock.protocol.coordinator.state import Policy
 from penstock.protocol.restart import RestartPolicy
 

@@ -20,18 +20,18 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, assert_never
 
 from penstock.connectors.sink import Committer
-from penstock.driver.attempt import Attempt, Shared
-from penstock.driver.attempt_store import AttemptStore
-from penstock.driver.committers import Committers
-from penstock.driver.coordinator import SLOW_CALL_MS, Coordinator, Ending
-from penstock.driver.listeners import JobEvent
-from penstock.driver.liveness import SignsOfLife
-from penstock.driver.observations import Observations, dated
-from penstock.driver.phases import HoldUp, Phase, Progress, Startup
+from penstock.driver.attempts.attempt import Attempt, Shared
+from penstock.driver.attempts.attempt_store import AttemptStore
+from penstock.driver.attempts.liveness import SignsOfLife
+from penstock.driver.attempts.phases import HoldUp, Phase, Progress, Startup
+from penstock.driver.attempts.takeover import Ownership, take_over
+from penstock.driver.checkpoints.committers import Committers
+from penstock.driver.checkpoints.coordinator import SLOW_CALL_MS, Coordinator, Ending
+from penstock.driver.observation.listeners import JobEvent
+from penstock.driver.observation.observations import Observations, dated
 from penstock.driver.reminders import Reminders
 from penstock.driver.requests import Requests
 from penstock.driver.settings import SupervisorSettings
-from penstock.driver.takeover import Ownership, take_over
 from penstock.errors import (
     FencedError,
     JobFailed,
@@ -58,7 +58,6 @@ from penstock.protocol.manifest import Manifest
 from penstock.protocol.ownership import Reservation
 from penstock.protocol.restart import GiveUp, RestartAfter, counted, decide_restart
 from penstock.storage.port import Store
-from penstock.user_code import same_failure
 
 _log = logging.getLogger("penstock")
 
@@ -317,7 +316,8 @@ class Supervisor:
             lasted_ms = self._committers.longest_ms(sink)
             if self._reminders.is_due(("sink", sink), lasted_ms):
                 told = self._committers.under_way(lasted_ms)
-                cure = "checkpoints and output wait for it. Give its client a timeout"
+                limit = f"{self._settings.policy.commit_timeout_ms / 1000:g} s (commit_timeout)"
+                cure = f"checkpoints wait for it, and the pipeline restarts after {limit}. Give its client a timeout"
                 _log.warning("pipeline %s: %s; %s", self._plan.name, told, cure)
 
     # --- what is heard ---
@@ -395,11 +395,11 @@ class Supervisor:
                 self._requests.decline("the pipeline has finished", is_end=True)
             case StopFenced(reason):
                 self._give_up(FencedError(reason))
-            case FailJob(reason):
-                hanging = self._committers.no_answer(
-                    reason, min(SLOW_CALL_MS, self._settings.policy.checkpoint_timeout_ms)
-                )
-                self._failed(hanging or JobFailed(reason))
+            case FailJob(reason, is_of_commit):
+                limit_ms = min(SLOW_CALL_MS, self._settings.policy.commit_timeout_ms)
+                hanging = self._committers.no_answer(reason, limit_ms)
+                failed = self._committers.failure(reason) if is_of_commit else None
+                self._failed(hanging or failed or JobFailed(reason))
             case _:
                 assert_never(ending)
 
@@ -436,7 +436,6 @@ class Supervisor:
         self.error = error
         self._failures_at_ms = (*counted(self._failures_at_ms, policy, now, progress), now)
         repetition = repetition_of(error)
-        repetition = repetition and same_failure(repetition)
         self._repeats = self._repeats + 1 if repetition is not None and repetition == self._repeated else 1
         self._repeated = repetition
         decision = decide_restart(self._failures_at_ms, policy, now, progress, self._repeats)

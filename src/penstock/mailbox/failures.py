@@ -15,7 +15,7 @@ def failed_frame(
 ) -> FailedFrame:
     if isinstance(error, UserCodeError):
         text, raised = str(error), (error.traceback, error.may_pass)
-        return FailedFrame(generation, worker, text, subtask, "UserCodeError", *raised, story)
+        return FailedFrame(generation, worker, text, subtask, "UserCodeError", *raised, story, error.signature)
     if isinstance(error, PenstockError):
         return FailedFrame(generation, worker, str(error), subtask, type(error).__name__, story=story)
     # A bug of ours: everything that is known.
@@ -36,7 +36,7 @@ def _error_of(frame: FailedFrame) -> PenstockError:
     where = f"{frame.subtask} on worker {frame.worker}" if frame.subtask else f"worker {frame.worker}"
     if issubclass(kind, UserCodeError):
         error = kind(frame.error)
-        error.traceback, error.may_pass = frame.traceback, frame.may_pass
+        error.traceback, error.may_pass, error.signature = frame.traceback, frame.may_pass, frame.signature
         return error
     if issubclass(kind, DataError):
         # It names the operator, and where it matters the record.

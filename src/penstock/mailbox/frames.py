@@ -172,6 +172,8 @@ class FailedFrame:
     """Whether user code has failed for a reason outside the program."""
     story: str = ""
     """The last steps of the checkpoint protocol in the worker, one a line."""
+    signature: str = ""
+    """`UserCodeError.signature`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,21 @@ class Counter:
         self.value += amount
 
 
+class Gauge:
+    """A number of this moment, which somebody sets. None: nothing to tell."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: int | float | None = None
+
+    def set(self, value: int | float | None) -> None:
+        self.value = value
+
+    def read(self) -> int | float | None:
+        return self.value
+
+
 class Histogram:
     """The distribution of durations in seconds. Bounds are fixed, so that histograms of many subtasks add up."""
 

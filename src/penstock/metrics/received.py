@@ -84,6 +84,11 @@ class ReceivedMetrics:
         """One metric by operator and subtask: for those who need a few of many."""
         return {place: series.value for place, series in list(self._series.get(name, {}).items())}
 
+    def told(self, metric: Metric, operator: OperatorName) -> int | None:
+        """The sum of a gauge over the subtasks of an operator; None if no worker of this attempt has told it."""
+        found = [each for each in list(self._series.get(metric.name, {}).values()) if each.operator == operator]
+        return sum(int(each.value) for each in found) if found else None
+
     def sample(self, more: Iterable[Sample] = ()) -> Metrics:
         """All metrics as they were told last, and `more`."""
         found = [each for series in list(self._series.values()) for each in list(series.values())]

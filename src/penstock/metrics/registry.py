@@ -119,6 +119,10 @@ class Registry:
             raise PenstockError(f"metric '{metric.name}' has two definitions: {known} and {metric}")
         self._series[metric.name, operator, subtask] = _Series(metric, operator, subtask, instrument)
 
+    def definition(self, name: str) -> Metric | None:
+        """The definition of a metric that this process has; None if no instrument has that name."""
+        return self._metrics.get(name)
+
     # --- checkpoints ---
 
     def restore(self, operator: OperatorName, subtask: int, totals: Mapping[str, int]) -> None:
@@ -197,6 +201,9 @@ class SubtaskMetrics:
         self._registry = registry
         self._operator = operator
         self._subtask = subtask
+
+    def definition(self, name: str) -> Metric | None:
+        return self._registry.definition(name)
 
     def counter(self, metric: Metric) -> Counter:
         """The counter of `metric`, always the same one."""

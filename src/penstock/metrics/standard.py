@@ -39,5 +39,13 @@ IS_BACK_PRESSURED = gauge(
     "is_back_pressured", "", "1 while a full output holds the subtask up, else 0; mean over subtasks", Over.MEAN
 )
 
+BACKLOG_ROWS = gauge(
+    "source_backlog_rows", "rows", "rows of its splits that a source has not read, where it knows them"
+)
+BACKLOG_BYTES = gauge("source_backlog_bytes", "bytes", "bytes of its splits that a source has not read, likewise")
+BACKLOG_SPLITS = gauge(
+    "source_backlog_splits", "splits", "splits with an end, such as files, that a source has not read to it"
+)
+
 TOTALS = {each.name: each for each in (RECORDS_IN, RECORDS_OUT, LATE, SKIPPED, FILES_SKIPPED, DEAD_LETTERS, AHEAD)}
 """Those that a driver can show of a checkpoint before any worker has come up."""

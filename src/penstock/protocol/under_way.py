@@ -8,7 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.ids import SubtaskId
-from penstock.protocol.coordinator.state import Collecting, PendingCheckpoint, Retry, State, Writing, WritingTombstone
+from penstock.protocol.coordinator.state import (
+    Collecting,
+    PendingCheckpoint,
+    Policy,
+    Retry,
+    State,
+    Writing,
+    WritingTombstone,
+)
 from penstock.protocol.history import CheckpointRecord, Status, stats_of
 from penstock.protocol.manifest import SubtaskReport
 
@@ -25,6 +33,10 @@ class Hindrance:
     failures: int
     """How often it was tried in vain."""
     error: str
+    limit_ms: int = 0
+    """How long it is tried; 0 if nothing but its checkpoint ends after that."""
+    setting: str = "checkpoint_timeout"
+    """Name of the setting that says so."""
 
 
 def checkpoints_under_way(state: State, now_ms: int) -> tuple[CheckpointRecord, ...]:
@@ -53,24 +65,24 @@ def _calls(state: State) -> list[Hindrance]:
     calls = []
     if (publishing := state.publishing) is not None:
         what = f"the output of checkpoint {publishing.permit.checkpoint} is not published yet"
-        calls.append(_of_retry(what, publishing.retry))
+        calls.append(_of_retry(what, publishing.retry, state.policy, "commit_timeout"))
     match state.deciding:
         case Writing(_, manifest):
             what = f"the manifest of checkpoint {manifest.checkpoint} is not written yet"
             calls.append(Hindrance(what, manifest.completed_at_ms, 0, "the store does not answer"))
         case WritingTombstone(_, manifest, reason, _, retry):
             what = f"checkpoint {manifest.checkpoint} has failed ({reason.value}), and the store cannot confirm it"
-            calls.append(_of_retry(what, retry))
+            calls.append(_of_retry(what, retry, state.policy))
         case None:
             pass
     if (reserving := state.reserving) is not None:
         what = f"no id can be reserved for checkpoint {reserving.reservation.checkpoint}"
-        calls.append(_of_retry(what, reserving.retry))
+        calls.append(_of_retry(what, reserving.retry, state.policy))
     return calls
 
 
-def _of_retry(what: str, retry: Retry) -> Hindrance:
-    return Hindrance(what, retry.since_ms, retry.failures, retry.error)
+def _of_retry(what: str, retry: Retry, policy: Policy, setting: str = "checkpoint_timeout") -> Hindrance:
+    return Hindrance(what, retry.since_ms, retry.failures, retry.error, retry.limit_ms(policy), setting)
 
 
 def _failing(retry: Retry) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.driver.phases import Phase
+from penstock.driver.attempts.phases import Phase
 from penstock.ids import CheckpointId
 from penstock.protocol.barrier import BarrierFlag
 from penstock.protocol.history import CheckpointRecord

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 from penstock.connectors.sink import Committer
+from penstock.driver.attempts.phases import HoldUp, Phase
 from penstock.driver.control import Control
-from penstock.driver.job_metrics import job_samples
-from penstock.driver.listeners import JobListener, Listeners
-from penstock.driver.phases import HoldUp, Phase
-from penstock.driver.progress import JobProgress
+from penstock.driver.observation.job_metrics import job_samples
+from penstock.driver.observation.listeners import JobListener, Listeners
+from penstock.driver.observation.progress import JobProgress
 from penstock.driver.reminders import Reminders
 from penstock.driver.supervisor import Supervisor
 from penstock.errors import JobFailed, OptionError, PenstockError
@@ -67,9 +67,9 @@ _LISTENERS_S = 2.0
 """The end of a pipeline waits this long for its listeners to hear of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Status:
-    """A pipeline at a glance."""
+    """A pipeline at a glance. Its `repr` leaves out counts that are 0."""
 
     name: str
     phase: Phase
@@ -102,6 +102,25 @@ class Status:
     """Rows for `dead_letters()`: lines, rows or files that could not be read, over all restarts."""
     rows_ahead: int = 0
     """Rows whose event time was further ahead of the clock than `max_ahead` (a day by default)."""
+
+    def __repr__(self) -> str:
+        phase = self.phase.value + (f" ({self.detail})" if self.detail else "")
+        last = "no checkpoint yet" if self.last_checkpoint is None else f"checkpoint {self.last_checkpoint}"
+        counts = (
+            (self.rows_late, "late"),
+            (self.rows_ahead, "ahead of the clock"),
+            (self.rows_skipped, "rows skipped"),
+            (self.files_skipped, "files skipped"),
+            (self.dead_letters, "dead letters"),
+            (self.restarts, "restarts"),
+        )
+        parts = [phase, last, f"{self.rows_in:,} rows in, {self.rows_out:,} out"]
+        parts += [f"{count:,} {what}" for count, what in counts if count]
+        if self.backpressure_percent:
+            parts.append(f"backpressure {self.backpressure_percent} %")
+        if self.last_error is not None:
+            parts.append(f"last error: {self.last_error.splitlines()[0] if self.last_error else ''}")
+        return f"<Status of '{self.name}': {', '.join(parts)}>"
 
 
 class Job:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.connectors.sink import Committer
-from penstock.driver.listeners import JobListener
+from penstock.driver.observation.listeners import JobListener
 from penstock.errors import OptionError
 from penstock.graph.logical import Graph
 from penstock.graph.physical import plan as plan_graph

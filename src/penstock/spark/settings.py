@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from penstock.driver.listeners import JobListener
+from penstock.driver.attempts.takeover import RestoreOptions
+from penstock.driver.observation.listeners import JobListener
 from penstock.driver.settings import SupervisorSettings
-from penstock.driver.takeover import RestoreOptions
 from penstock.errors import OptionError
 from penstock.model.units import Duration, Size, duration_ms, size_bytes
 from penstock.protocol.coordinator.state import Mode, Policy
@@ -78,6 +78,7 @@ class StartOptions(TypedDict, total=False):
     allow_output_twice: bool
     allow_dropped_state: bool
     state_backend: StateBackendName
+    commit_timeout: Duration
 
 
 _LEAST = {
@@ -96,6 +97,7 @@ _LONGER_THAN_ZERO = (
     "call_timeout",
     "start_timeout",
     "takeover_timeout",
+    "commit_timeout",
 )
 
 
@@ -156,6 +158,9 @@ class Settings:
     state_backend: str = DEFAULT_BACKEND
     """Where keyed state lives between two checkpoints: "memory", the memory of the workers. Checkpoints do not depend
     on it, so it may change at a restart."""
+    commit_timeout: Duration = "5 min"
+    """A commit of a sink that fails, or does not return, is tried for this long; then the pipeline restarts, and tries
+    again. A call that hangs in two attempts in a row fails the pipeline (`same_error_max`)."""
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -209,6 +214,7 @@ class Settings:
             interval_ms=None if interval is None else _ms("checkpoint_interval", interval),
             pause_ms_min=_ms("minimum_pause", self.minimum_pause),
             checkpoint_timeout_ms=_ms("checkpoint_timeout", self.checkpoint_timeout),
+            commit_timeout_ms=_ms("commit_timeout", self.commit_timeout),
             failures_tolerable=self.tolerable_failures,
             mode=_MODES[self.checkpoint_mode],
             alignment_timeout_ms=_ms("alignment_timeout", self.alignment_timeout),

@@ -10,7 +10,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.driver.phases import HoldUp
+from penstock.driver.attempts.phases import HoldUp
 from penstock.spark.sessions import context_of
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ def hold_up_of(slots: Slots | None, workers: int) -> HoldUp | None:
     """The reason why `workers` tasks do not start together, and the way out; None if they can."""
     if slots is None:
         text = (
-            f"waiting for Spark to start {workers} tasks at the same time. With Spark Connect the slots cannot be "
-            f"asked for: is something else holding them, or has the server fewer than {workers}? Stop the other job, "
-            f"or lower workers or parallelism"
+            f"Spark has not started its {workers} tasks, which start together. Spark Connect does not tell the free "
+            f"slots: if another job holds them, or the server has fewer than {workers}, stop that job, or lower "
+            f"workers or parallelism"
         )
         return HoldUp(f"Spark has not started {workers} tasks", text)
     if slots.free >= workers:

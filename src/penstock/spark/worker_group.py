@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.driver.phases import HoldUp
+from penstock.driver.attempts.phases import HoldUp
 from penstock.errors import PenstockError, SessionStopped
 from penstock.exchange.wire import BrokenLink, WireError
 from penstock.exchange.zmq_transport import RealClock, ZmqTransport, make_secrets
@@ -204,7 +204,10 @@ class SparkWorkerGroup:
             # Spark that does not answer is found by the thread of the job.
             with contextlib.suppress(Exception):
                 if not tasks_of(self._spark, self._tag_of(generation)):
-                    self._held_up(generation, hold_up_of(slots_of(self._spark, self._tag), launch.plan.workers))
+                    slots = slots_of(self._spark, self._tag)
+                    # On a busy host the status of jobs lags behind the scheduler: tasks of no other job are ours.
+                    is_ours = slots is not None and slots.running >= launch.plan.workers and not slots.holders
+                    self._held_up(generation, None if is_ours else hold_up_of(slots, launch.plan.workers))
 
     def _interrupt(self, generation: Generation) -> None:
         job = self._jobs.get(generation)

@@ -10,7 +10,7 @@ Every call counts: the threads that make them compete with user code for the int
 write into a directory that is open takes seven calls, two of them syncs.
 
 A crash leaves at most a temporary file, which nobody lists. Every generation begins with a `sweep_temporary`
-(`driver.pruning`).
+(`driver.checkpoints.pruning`).
 """
 
 from __future__ import annotations

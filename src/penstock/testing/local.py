@@ -32,9 +32,9 @@ from penstock.api.stream import Stream
 from penstock.connectors.collect import CollectSink
 from penstock.connectors.memory import ABORT, CHECKPOINT, PAUSE, ListSource
 from penstock.connectors.sink import Committer
-from penstock.driver.job_metrics import job_samples
-from penstock.driver.phases import Phase
-from penstock.driver.progress import JobProgress
+from penstock.driver.attempts.phases import Phase
+from penstock.driver.observation.job_metrics import job_samples
+from penstock.driver.observation.progress import JobProgress
 from penstock.driver.settings import SupervisorSettings
 from penstock.driver.supervisor import Supervisor
 from penstock.errors import PenstockError

@@ -7,22 +7,32 @@ for the slowest, moves on, and windows hold little more than what the order of t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 import pyarrow as pa
 
 from penstock.columnar.gather import owned
 from penstock.connectors.dead_letters import labelled
-from penstock.connectors.source import END_OF_SPLIT, Portion, Source, SplitReader
+from penstock.connectors.source import END_OF_SPLIT, Backlog, Portion, Source, SplitReader
 from penstock.errors import DataError, IncompatibleCheckpoint
 from penstock.ids import DEAD_LETTERS, NO_CHECKPOINT, CheckpointId, OperatorName
 from penstock.mailbox.notes import SplitClock
 from penstock.metrics.registry import Registry
+from penstock.metrics.standard import (
+    BACKLOG_BYTES,
+    BACKLOG_ROWS,
+    BACKLOG_SPLITS,
+    FILES_SKIPPED,
+    RECORDS_IN,
+    RECORDS_OUT,
+    SKIPPED,
+)
 from penstock.metrics.standard import DEAD_LETTERS as DEAD_LETTER_ROWS
-from penstock.metrics.standard import FILES_SKIPPED, RECORDS_IN, RECORDS_OUT, SKIPPED
 from penstock.model.event_time import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
 from penstock.protocol.manifest import SplitState
 from penstock.worker.event_clocks import EventClocks
@@ -55,6 +65,10 @@ _NO_RECORDS = pa.RecordBatch.from_pylist([], schema=pa.schema([]))
 """What was read had nothing for the main output."""
 
 
+def _units(backlog: Backlog | None) -> set[str]:
+    return set() if backlog is None else {unit for unit in ("rows", "bytes") if getattr(backlog, unit) is not None}
+
+
 class SourceStage:
     """Reads one subtask's splits of a source. `emit_side` takes the records of its side outputs."""
 
@@ -82,6 +96,11 @@ class SourceStage:
         self._rows_skipped = counts.counter(SKIPPED)
         self._files_skipped = counts.counter(FILES_SKIPPED)
         self._dead_letters = counts.counter(DEAD_LETTER_ROWS)
+        counts.observe(BACKLOG_ROWS, lambda: self._backlog("rows"))
+        counts.observe(BACKLOG_BYTES, lambda: self._backlog("bytes"))
+        counts.observe(BACKLOG_SPLITS, self._splits_left)
+        self._measured: set[str] = set()
+        """The units in which any split has told its backlog: without an open split it is 0, and not unknown."""
         self.first_skipped = ""
         """The first of what was skipped in this attempt: where it lies, and the reason."""
         self._restored: Mapping[str, SplitState] = {}
@@ -193,6 +212,17 @@ class SourceStage:
                 self.clocks.had_nothing(name, now_ms) if is_idle else self.clocks.has_more(name, now_ms)
         return None
 
+    def _backlog(self, unit: Literal["rows", "bytes"]) -> int | None:
+        told = (self._readers[name].backlog() for name in (*self._open, *self._settling))
+        found = [left for each in told if each is not None and (left := getattr(each, unit)) is not None]
+        if found:
+            self._measured.add(unit)
+        return sum(found) if unit in self._measured else None
+
+    def _splits_left(self) -> int | None:
+        is_bounded = [self._readers[name].is_bounded for name in (*self._open, *self._settling)]
+        return None if is_bounded and not any(is_bounded) else sum(is_bounded)
+
     def _without_sides(self, portion: Portion) -> pa.RecordBatch | None:
         self._rows_skipped.value += portion.rows_skipped
         self._files_skipped.value += portion.files_skipped
@@ -223,6 +253,9 @@ class SourceStage:
         return [*self._open[first:], *self._open[:first]]
 
     def _close(self, name: str) -> None:
+        # A split may be read to its end before anybody asks for its backlog. One that raises is said by the gauges.
+        with contextlib.suppress(Exception):
+            self._measured |= _units(self._readers[name].backlog())
         position = self._open.index(name)
         self._open.remove(name)
         if position < self._turn:

@@ -8,7 +8,7 @@ from tests.simulation.scenario import FaultKind
 _COORDINATOR = "protocol/coordinator/machine.py"
 _ENDINGS = "protocol/coordinator/endings.py"
 _TRIGGER = "protocol/coordinator/trigger.py"
-_RUNTIME = "driver/coordinator.py"
+_RUNTIME = "driver/checkpoints/coordinator.py"
 
 MUTANTS = (
     # --- triggers ---

@@ -6,7 +6,7 @@ from tests.mutants.mutant import OWN, Mutant
 
 _GUARDS = "tests/unit/dashboard/test_guard.py"
 _LIVE = "tests/unit/dashboard/test_live_views.py"
-_HISTORY = "tests/unit/driver/test_checkpoint_history.py"
+_HISTORY = "tests/unit/driver/observation/test_checkpoint_history.py"
 _HOST = "tests/unit/worker/test_host.py"
 
 
@@ -73,7 +73,7 @@ MUTANTS = (
     ),
     _mutant(
         "The subtasks of all checkpoints are kept",
-        "driver/checkpoint_history.py",
+        "driver/observation/checkpoint_history.py",
         "            self._subtasks_kept > self._subtasks_max or len(self._subtasks) > self._checkpoints_max\n",
         "            len(self._subtasks) > self._checkpoints_max\n",
         "With a thousand subtasks the driver would run out of memory after some hours.",
@@ -81,7 +81,7 @@ MUTANTS = (
     ),
     _mutant(
         "The failure of an attempt is blamed on the last worker that left",
-        "driver/timeline.py",
+        "driver/observation/timeline.py",
         "self._blamed = self._blamed or frame",
         "self._blamed = frame",
         "The page would name a worker that has failed only because the first one had.",

@@ -233,7 +233,7 @@ MUTANTS = (
     Mutant(
         "A split that is dropped is forgotten",
         OWN,
-        "driver/drop_split.py",
+        "driver/checkpoints/drop_split.py",
         "read if split == dropped else split for split in report.splits)",
         "split for split in report.splits if split != dropped)",
         "The file is read from its beginning if it is still there.",
@@ -243,7 +243,7 @@ MUTANTS = (
     Mutant(
         "A split is dropped under a pipeline that runs",
         OWN,
-        "driver/drop_split.py",
+        "driver/checkpoints/drop_split.py",
         "    lease.check()\n",
         "",
         "I6: the running pipeline is fenced, and ends.",

@@ -8,11 +8,17 @@ _SUPERVISOR = "driver/supervisor.py"
 _PULSE = "worker/pulse.py"
 _WORKER = "worker/worker.py"
 _RESTART = "protocol/restart.py"
-_PHASES = "driver/phases.py"
-_COORDINATOR = "driver/coordinator.py"
-_COMMITTERS = "driver/committers.py"
+_PHASES = "driver/attempts/phases.py"
+_COORDINATOR = "driver/checkpoints/coordinator.py"
+_COMMITTERS = "driver/checkpoints/committers.py"
 _TASK = "spark/task.py"
 _ENVIRONMENT = "spark/environment.py"
+_MACHINE = "protocol/coordinator/machine.py"
+_USER_CODE = "user_code.py"
+_ERRORS = "errors.py"
+_STAGE = "worker/source_stage.py"
+_GROUP = "metrics/group.py"
+_PRUNING = "driver/checkpoints/pruning.py"
 _WAITING = "tests/unit/driver/test_waiting.py"
 
 
@@ -22,11 +28,17 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
         _PULSE: ("tests/unit/spark/test_pulse.py",),
         _WORKER: ("tests/unit/worker/test_worker.py", "tests/unit/spark/test_pulse.py"),
         _RESTART: ("tests/unit/protocol/test_restart.py",),
-        _PHASES: ("tests/unit/driver/test_phases.py",),
+        _PHASES: ("tests/unit/driver/attempts/test_phases.py",),
         _COORDINATOR: (_WAITING,),
         _COMMITTERS: (_WAITING,),
         _TASK: ("tests/unit/spark/test_task.py",),
         _ENVIRONMENT: ("tests/unit/spark/test_environment.py",),
+        _MACHINE: (_WAITING,),
+        _USER_CODE: ("tests/unit/test_user_code.py",),
+        _ERRORS: ("tests/unit/test_user_code.py",),
+        _STAGE: ("tests/unit/metrics/test_backlog.py",),
+        _GROUP: ("tests/unit/metrics/test_metric_group.py",),
+        _PRUNING: ("tests/unit/storage/test_directory.py",),
     }
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests[file])
 
@@ -138,5 +150,69 @@ MUTANTS = (
         "coordinator.state.newest > coordinator.state.restored or",
         "coordinator.state.newest >= coordinator.state.restored or",
         "A pipeline that fails each time after an hour repeats that hour without end.",
+    ),
+    # --- commits that fail, and failures that come again ---
+    _mutant(
+        "A commit that cannot succeed is tried for as long as any other",
+        _MACHINE,
+        "if event.is_permanent and retry.failures >= PERMANENT_FAILURES_MAX:",
+        "if False:",
+        "A missing right ends the pipeline after minutes and many restarts.",
+    ),
+    _mutant(
+        "Every failure of a commit counts as one that does not pass",
+        _COMMITTERS,
+        "return isinstance(error, _PERMANENT) or (",
+        "return True or (",
+        "A database that restarts ends the pipeline.",
+    ),
+    _mutant(
+        "The restored checkpoint is committed with the patience of checkpoints",
+        _MACHINE,
+        "Publishing(recommit, Retry(now_ms, timeout_ms=policy.commit_timeout_ms))",
+        "Publishing(recommit, Retry(now_ms))",
+        "A commit that fails after a restart is tried for ten minutes.",
+    ),
+    _mutant(
+        "The subtask is part of a failure",
+        _USER_CODE,
+        "{_SUBTASK.sub('', told)}",
+        "{told}",
+        "The same typo looks like another error in another subtask, and the pipeline restarts.",
+    ),
+    _mutant(
+        "The counts in an error of data are part of a failure",
+        _ERRORS,
+        '_NUMBER.sub("#", str(error))',
+        "str(error)",
+        "The same bad column looks like another error in every batch.",
+    ),
+    _mutant(
+        "A line that was typed in a notebook is one of a library",
+        _USER_CODE,
+        "    if filename.startswith(_TYPED):\n        return 0\n",
+        "",
+        "The error names a line of pyarrow instead of the user's.",
+    ),
+    _mutant(
+        "A source that was read before anybody asked has no backlog",
+        _STAGE,
+        "            self._measured |= _units(self._readers[name].backlog())\n",
+        "            pass\n",
+        "A source that is read to its end looks like one that does not know.",
+    ),
+    _mutant(
+        "A counter of a user starts anew with each restart",
+        _GROUP,
+        "metric.counter(name, unit, help, is_total=True)",
+        "metric.counter(name, unit, help)",
+        "Counts of a function are not those of its state.",
+    ),
+    _mutant(
+        "An attempt that is over warns of the pruning that it gives up",
+        _PRUNING,
+        "elif not self._is_stopped:",
+        "else:",
+        "Every restart looks like a disk that cannot be written.",
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import OWN, Mutant
 
 _REGISTRY = "metrics/registry.py"
-_LISTENERS = "driver/listeners.py"
+_LISTENERS = "driver/observation/listeners.py"
 _PIPELINES = "tests/unit/metrics/test_metrics_of_pipelines.py"
 
 
@@ -60,11 +60,11 @@ MUTANTS = (
     ),
     _mutant(
         "Totals of acknowledgements are ignored",
-        "driver/observations.py",
+        "driver/observation/observations.py",
         "            self.metrics.acknowledged(frame.report.subtask.index, frame.report.totals)\n",
         "            pass\n",
         "What is shown at the end is what the last heartbeat knew.",
-        "tests/unit/driver/test_listeners.py",
+        "tests/unit/driver/observation/test_listeners.py",
     ),
     # --- updates ---
     _mutant(
@@ -106,7 +106,7 @@ MUTANTS = (
         "            except Exception as error:\n",
         "            except KeyError as error:\n",
         "One bad event silences a listener for the rest of the job.",
-        "tests/unit/driver/test_listeners.py",
+        "tests/unit/driver/observation/test_listeners.py",
     ),
     _mutant(
         "A listener that hangs may collect events without bound",
@@ -114,7 +114,7 @@ MUTANTS = (
         "            if len(self._events) >= EVENTS_MAX:\n",
         "            if len(self._events) < 0:\n",
         "The driver's memory grows with every checkpoint.",
-        "tests/unit/driver/test_listeners.py",
+        "tests/unit/driver/observation/test_listeners.py",
     ),
     # --- the last steps ---
     _mutant(

@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant(
         "A manifest replaces the outcome that is there",
         OWN,
-        "driver/coordinator.py",
+        "driver/checkpoints/coordinator.py",
         "            found = self._record_outcome(checkpoint, encode_manifest(manifest))\n",
         "            self._store.delete(paths.manifest(checkpoint))\n"
         "            found = self._record_outcome(checkpoint, encode_manifest(manifest))\n",
@@ -33,7 +33,7 @@ MUTANTS = (
     Mutant(
         "Who takes over does not void what the former owner has begun",
         OWN,
-        "driver/takeover.py",
+        "driver/attempts/takeover.py",
         "    for checkpoint in takeover.tombstone:\n",
         "    for checkpoint in takeover.tombstone[:0]:\n",
         "I6: the former owner's checkpoint completes after another one was restored.",
@@ -42,7 +42,7 @@ MUTANTS = (
     Mutant(
         "Output of a sink that the pipeline does not have is passed over",
         OWN,
-        "driver/committers.py",
+        "driver/checkpoints/committers.py",
         "            if sink not in self._committers:\n                raise PenstockError(",
         "            if sink not in self._committers:\n                continue\n                raise PenstockError(",
         "I4: what a manifest names is published; the marker would hide that it was not.",
@@ -60,7 +60,7 @@ MUTANTS = (
     Mutant(
         "A reservation of another generation is taken for one's own",
         OWN,
-        "driver/coordinator.py",
+        "driver/checkpoints/coordinator.py",
         "            is_own = found == wanted\n",
         "            is_own = found is not None\n",
         "I6: the older of two drivers stops.",
@@ -166,7 +166,7 @@ MUTANTS = (
     Mutant(
         "Retention deletes blobs before the manifests that refer to them",
         OWN,
-        "driver/pruning.py",
+        "driver/checkpoints/pruning.py",
         "        tuple(map(paths.manifest, decision.manifests)),\n"
         "        tuple(map(paths.committed, decision.committed)),\n"
         "        decision.blobs,\n",
@@ -281,7 +281,7 @@ MUTANTS = (
     Mutant(
         "The licence is not read after a reservation was created",
         OWN,
-        "driver/coordinator.py",
+        "driver/checkpoints/coordinator.py",
         "            if self._is_revoked():\n"
         "                return OwnershipLost\n"
         "        except PenstockError as error:\n"
@@ -293,15 +293,15 @@ MUTANTS = (
         "I6: an owner that was asleep uses ids where the reservation behind its block was deleted.",
         seeds=0,
         tests=(
-            "tests/unit/driver/test_coordinator.py",
+            "tests/unit/driver/checkpoints/test_coordinator.py",
             "tests/unit/worker/test_second_life.py",
-            "tests/unit/driver/test_takeover.py",
+            "tests/unit/driver/attempts/test_takeover.py",
         ),
     ),
     Mutant(
         "The licence is not read after a manifest was created",
         OWN,
-        "driver/coordinator.py",
+        "driver/checkpoints/coordinator.py",
         "            if self._is_revoked():\n"
         "                return OwnershipLost\n"
         "        except PenstockError as error:\n"
@@ -313,15 +313,15 @@ MUTANTS = (
         "I6: an owner that was asleep publishes output in the place of a void marker that was deleted.",
         seeds=0,
         tests=(
-            "tests/unit/driver/test_coordinator.py",
+            "tests/unit/driver/checkpoints/test_coordinator.py",
             "tests/unit/worker/test_second_life.py",
-            "tests/unit/driver/test_takeover.py",
+            "tests/unit/driver/attempts/test_takeover.py",
         ),
     ),
     Mutant(
         "The licence is not read after a void marker was created",
         OWN,
-        "driver/coordinator.py",
+        "driver/checkpoints/coordinator.py",
         "            if self._is_revoked():\n"
         "                return OwnershipLost\n"
         "        except PenstockError as error:\n"
@@ -333,29 +333,29 @@ MUTANTS = (
         "I6: an owner that was asleep goes on with its next id.",
         seeds=0,
         tests=(
-            "tests/unit/driver/test_coordinator.py",
+            "tests/unit/driver/checkpoints/test_coordinator.py",
             "tests/unit/worker/test_second_life.py",
-            "tests/unit/driver/test_takeover.py",
+            "tests/unit/driver/attempts/test_takeover.py",
         ),
     ),
     Mutant(
         "Any reservation in the place of the licence is taken for it",
         OWN,
-        "driver/coordinator.py",
+        "driver/checkpoints/coordinator.py",
         "        return found is None or decode_reservation(found) != self._licence\n",
         "        return found is None\n",
         "I6: a driver that was asleep while it took over may create the file anew, with another token.",
         seeds=0,
         tests=(
-            "tests/unit/driver/test_coordinator.py",
+            "tests/unit/driver/checkpoints/test_coordinator.py",
             "tests/unit/worker/test_second_life.py",
-            "tests/unit/driver/test_takeover.py",
+            "tests/unit/driver/attempts/test_takeover.py",
         ),
     ),
     Mutant(
         "Void markers go before the licences of those that they keep out",
         OWN,
-        "driver/pruning.py",
+        "driver/checkpoints/pruning.py",
         "        *((paths.reserved(licence),) for licence in decision.licences),\n"
         "        tuple(map(paths.manifest, decision.tombstones)),\n",
         "        tuple(map(paths.manifest, decision.tombstones)),\n"
@@ -366,7 +366,7 @@ MUTANTS = (
     Mutant(
         "All licences go in one call",
         OWN,
-        "driver/pruning.py",
+        "driver/checkpoints/pruning.py",
         "        *((paths.reserved(licence),) for licence in decision.licences),\n",
         "        tuple(map(paths.reserved, decision.licences)),\n",
         "I6: after a power failure a later one may be gone, and the earlier one be back.",
@@ -409,7 +409,7 @@ MUTANTS = (
         seeds=0,
         tests=(
             "tests/unit/protocol/test_ownership.py",
-            "tests/unit/driver/test_takeover.py",
+            "tests/unit/driver/attempts/test_takeover.py",
             "tests/unit/driver/test_supervisor.py",
         ),
     ),
@@ -417,7 +417,7 @@ MUTANTS = (
     Mutant(
         "An attempt that is over goes on writing",
         OWN,
-        "driver/attempt_store.py",
+        "driver/attempts/attempt_store.py",
         "        if self._is_closed:\n",
         "        if False:\n",
         "I6: it gets into the way of the next attempt.",
@@ -426,7 +426,7 @@ MUTANTS = (
     Mutant(
         "The store of an attempt stays open at its end",
         OWN,
-        "driver/attempt.py",
+        "driver/attempts/attempt.py",
         "        self.store.close()\n",
         "",
         "I6: the attempt gets into the way of the next one.",
@@ -436,12 +436,12 @@ MUTANTS = (
     Mutant(
         "A commit of an older generation is let through",
         OWN,
-        "driver/committers.py",
+        "driver/checkpoints/committers.py",
         "            if generation < self._newest:\n",
         "            if generation < 0:\n",
         "I6: it may take effect behind one of a newer generation.",
         seeds=0,
-        tests=("tests/unit/driver/test_committers.py", "tests/unit/driver/test_supervisor.py"),
+        tests=("tests/unit/driver/checkpoints/test_committers.py", "tests/unit/driver/test_supervisor.py"),
     ),
     Mutant(
         "Nobody says that a generation has begun to publish",
@@ -451,32 +451,32 @@ MUTANTS = (
         "",
         "I6: calls of the generation before are not refused.",
         seeds=0,
-        tests=("tests/unit/driver/test_committers.py", "tests/unit/driver/test_supervisor.py"),
+        tests=("tests/unit/driver/checkpoints/test_committers.py", "tests/unit/driver/test_supervisor.py"),
     ),
     Mutant(
         "A committer is called beside a call that is under way",
         OWN,
-        "driver/committers.py",
+        "driver/checkpoints/committers.py",
         "            if sink in self._calls:\n                told",
         "            if len(self._calls) < 0:\n                told",
         "I6: two commits of one sink at a time, in any order.",
         seeds=0,
-        tests=("tests/unit/driver/test_committers.py", "tests/unit/driver/test_supervisor.py"),
+        tests=("tests/unit/driver/checkpoints/test_committers.py", "tests/unit/driver/test_supervisor.py"),
     ),
     Mutant(
         "A call of a committer that failed never ends",
         OWN,
-        "driver/committers.py",
+        "driver/checkpoints/committers.py",
         "        finally:\n            with self._changed:\n",
         "        else:\n            with self._changed:\n",
         "Every further commit waits for it until the pipeline fails.",
         seeds=0,
-        tests=("tests/unit/driver/test_committers.py", "tests/unit/driver/test_supervisor.py"),
+        tests=("tests/unit/driver/checkpoints/test_committers.py", "tests/unit/driver/test_supervisor.py"),
     ),
     Mutant(
         "A generation leaves the unfinished writes of the one before it",
         OWN,
-        "driver/coordinator.py",
+        "driver/checkpoints/coordinator.py",
         "        self._pruner.sweep(ownership.first)\n",
         "",
         "Writers that were killed leave temporary files, which nobody lists and nobody removes.",

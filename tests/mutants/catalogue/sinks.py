@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import OWN, Mutant
 
-_COMMITTERS = "driver/committers.py"
-_COORDINATOR = "driver/coordinator.py"
+_COMMITTERS = "driver/checkpoints/committers.py"
+_COORDINATOR = "driver/checkpoints/coordinator.py"
 _FILE_SINK = "connectors/files/sink.py"
 _PLACES = "connectors/files/filesystem.py"
 _SPARK_SINK = "connectors/spark/sink.py"
@@ -18,8 +18,11 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
         "tests/unit/connectors/files/test_power_failure.py",
     )
     tests = {
-        _COMMITTERS: ("tests/unit/driver/test_publish.py", "tests/unit/driver/test_committers.py"),
-        _COORDINATOR: ("tests/unit/driver/test_publish.py",),
+        _COMMITTERS: (
+            "tests/unit/driver/checkpoints/test_publish.py",
+            "tests/unit/driver/checkpoints/test_committers.py",
+        ),
+        _COORDINATOR: ("tests/unit/driver/checkpoints/test_publish.py",),
         _FILE_SINK: files,
         _PLACES: files,
         _SPARK_SINK: (
@@ -35,16 +38,16 @@ MUTANTS = (
     _mutant(
         "The output of each subtask is committed on its own",
         _COMMITTERS,
-        "                self._committers[sink].commit(permit.batch, payloads)\n",
-        "                for payload in payloads:\n"
-        "                    self._committers[sink].commit(permit.batch, [payload])\n",
+        "            self._committers[sink].commit(permit.batch, payloads)\n",
+        "            for payload in payloads:\n"
+        "                self._committers[sink].commit(permit.batch, [payload])\n",
         "A sink that knows a batch by its number drops the output of all subtasks but one.",
     ),
     _mutant(
         "A commit that does not answer in time counts as done",
         _COORDINATOR,
         "        except Exception as error:\n            # Committers",
-        "        except TimeoutError:\n            return lambda now: Committed(checkpoint, now)\n"
+        "        except PenstockError:\n            return lambda now: Committed(checkpoint, now)\n"
         "        except Exception as error:\n            # Committers",
         "I4: it is never tried again.",
     ),

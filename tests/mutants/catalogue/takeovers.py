@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import OWN, Mutant
 
 _EXPORT = "storage/copies.py"
-_TAKEOVER = "driver/takeover.py"
+_TAKEOVER = "driver/attempts/takeover.py"
 _DIRECTORY = "storage/directory.py"
 _FITS = "protocol/manifest/compatibility.py"
 
@@ -14,14 +14,14 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
     tests = {
         _EXPORT: ("tests/unit/storage/test_copies.py",),
         _TAKEOVER: (
-            "tests/unit/driver/test_takeover.py",
-            "tests/unit/driver/test_takeover_output.py",
+            "tests/unit/driver/attempts/test_takeover.py",
+            "tests/unit/driver/attempts/test_takeover_output.py",
             "tests/unit/driver/test_supervisor.py",
         ),
         _DIRECTORY: (
             "tests/unit/storage/test_directory.py",
-            "tests/unit/driver/test_takeover.py",
-            "tests/unit/driver/test_coordinator.py",
+            "tests/unit/driver/attempts/test_takeover.py",
+            "tests/unit/driver/checkpoints/test_coordinator.py",
         ),
         _FITS: ("tests/unit/protocol/manifest/test_compatibility.py",),
     }

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from penstock.exchange.items import BatchItem
 from penstock.ids import MAIN_OUTPUT, OperatorName
-from penstock.metrics.standard import RECORDS_IN, RECORDS_OUT
+from penstock.metrics.standard import RECORDS_IN, RECORDS_OUT, SKIPPED
 from penstock.protocol.manifest import Manifest, Partitioning
 from tests.simulation.checkers.base import Checker
 from tests.simulation.checkers.contents import items_of_channels
-from tests.simulation.sources import NumberSource
+from tests.simulation.sources import NumberSource, skipped_before
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -37,14 +37,19 @@ class Totals(Checker):
 
     def _sources(self, manifest: Manifest, counted: Counter[tuple[str, str]]) -> None:
         read: Counter[OperatorName] = Counter()
+        skipped: Counter[OperatorName] = Counter()
         for report in manifest.reports:
             for split in report.splits:
                 read[split.operator] += int(split.offset)
+                skipped[split.operator] += skipped_before(int(split.offset))
         for node in self.cluster.topology.graph.nodes:
-            found = counted[node.name, RECORDS_IN.name]
-            if isinstance(node.source, NumberSource) and found != read[node.name]:
-                what = f"checkpoint {manifest.checkpoint} counts {found} rows of '{node.name}'"
-                self.violation(f"totals: {what}, and {read[node.name]} are read")
+            if not isinstance(node.source, NumberSource):
+                continue
+            for metric, expected in ((RECORDS_IN, read[node.name]), (SKIPPED, skipped[node.name])):
+                found = counted[node.name, metric.name]
+                if found != expected:
+                    what = f"checkpoint {manifest.checkpoint} counts {found} rows of '{node.name}'"
+                    self.violation(f"totals: {what} as {metric.name}, and there are {expected}")
 
     def _edges(self, manifest: Manifest, counted: Counter[tuple[str, str]]) -> None:
         plan = self.cluster.plan

@@ -9,7 +9,7 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 from penstock.cli.application import app
-from penstock.driver.phases import Phase
+from penstock.driver.attempts.phases import Phase
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId, WorkerId
 from penstock.protocol.barrier import BarrierFlag
 from penstock.protocol.history import CheckpointRecord, SubtaskStats

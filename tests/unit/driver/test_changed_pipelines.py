@@ -460,7 +460,8 @@ class TestAChangedKind:
             (lambda s: s.window("1 s").count(name="n"), "whose operator was aggregate and is window here: put it back"),
             (
                 lambda s: s.aggregate(count="count", total=("sum", "v"), name="n"),
-                "whose aggregates was count(*) and is count(*), sum(v) here (sum(v) is new): put it back",
+                "whose aggregates was count(*) and is count(*), sum(v) here (sum(v) is new): put it back, and compute "
+                "sum(v) in a second aggregation beside it, which starts from now, or give it another name",
             ),
         ],
     )
@@ -470,6 +471,23 @@ class TestAChangedKind:
         assert message in str(error)
         assert "give it another name and set allow_dropped_state=True" in str(error)
         assert "Aggregate(" not in str(error) and "struct<" not in str(error)
+
+    def test_an_aggregate_more_goes_into_a_second_aggregation_beside_the_old_one(self) -> None:
+        """The way out that the refusal names: nothing is lost, and the new one starts from nothing."""
+
+        def both(rows: int) -> tuple[Pipeline, CollectSink, CollectSink]:
+            pipeline, counts, sums = Pipeline("p"), CollectSink(), CollectSink()
+            stream = pipeline.source(ListSource([{"k": n % 2, "v": n, "t": n} for n in range(rows)]), name="read")
+            keyed = stream.with_watermark("t", 0, name="time").key_by("k")
+            keyed.count(name="n").sink(counts, name="out")
+            keyed.sum("v", name="sums").sink(sums, name="sums out")
+            return pipeline, counts, sums
+
+        store = again(self.aggregated(lambda s: s.count(name="n")), MemoryStore()).store
+        pipeline, counts, sums = both(40)
+        again(pipeline, store)  # type: ignore[arg-type]
+        assert max(row["count"] for row in counts.rows()) == 20
+        assert max(row["v"] for row in sums.rows()) == sum(range(21, 40, 2))
 
     def test_of_a_source_that_keeps_its_identity_is_refused_when_it_reads_a_position(self) -> None:
         class Other(GeneratorSource):

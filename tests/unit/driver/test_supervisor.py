@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.driver.committers import Committers
-from penstock.driver.phases import Phase
+from penstock.driver.attempts.phases import Phase
+from penstock.driver.checkpoints.committers import Committers
 from penstock.driver.settings import SupervisorSettings
 from penstock.driver.supervisor import Supervisor
 from penstock.errors import (
@@ -62,7 +62,9 @@ from tests.unit.mailbox.fake_ports import (
 F = TypeVar("F")
 HANG_S = 60.0
 SETTINGS = SupervisorSettings(
-    Policy(interval_ms=1_000, checkpoint_timeout_ms=5_000, failures_tolerable=1, backoff_ms=10),
+    Policy(
+        interval_ms=1_000, checkpoint_timeout_ms=5_000, commit_timeout_ms=5_000, failures_tolerable=1, backoff_ms=10
+    ),
     RestartPolicy(failures_max=3, window_ms=60_000, delay_ms=100, delay_ms_max=400, repeats_max=None),
     worker_silence_ms=2_000,
     start_timeout_ms=10_000,

@@ -7,21 +7,60 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.driver.phases import HoldUp, Phase
-from penstock.errors import JobFailed, NoAnswer, NoFreeSlots, SessionStopped
+from penstock.driver.attempts.phases import HoldUp, Phase
+from penstock.driver.supervisor import Supervisor
+from penstock.errors import DataError, JobFailed, NoAnswer, NoFreeSlots, SessionStopped, UserCodeError
 from penstock.ids import CheckpointId, WorkerId
 from penstock.mailbox.frames import HeartbeatFrame
+from penstock.protocol.coordinator.machine import PERMANENT_FAILURES_MAX
 from penstock.protocol.coordinator.state import RequestKind
 from penstock.protocol.history import Status
 from penstock.storage import paths
 from penstock.storage.memory import MemoryStore
-from tests.unit.driver.test_supervisor import OUTPUT, SETTINGS, Driver, ThreadedDriver, Unreliable
+from tests.unit.driver.test_supervisor import OUTPUT, SETTINGS, Driver, SweepingCommitter, ThreadedDriver, Unreliable
+from tests.unit.mailbox.fake_ports import WRITE, Staging
 
 HOLD_UP = HoldUp("1 of 2 free", "the pipeline needs 2 slots, and 'other' holds one")
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+class Refusing(SweepingCommitter):
+    """Its commits raise `error`, while there is one."""
+
+    def __init__(self, sink: Staging, error: Exception) -> None:
+        super().__init__(sink)
+        self.error: Exception | None = error
+
+    def commit(self, checkpoint: CheckpointId, committables: object) -> None:  # type: ignore[override]
+        self.calls.append(f"commit {checkpoint}")
+        if self.error is not None:
+            raise self.error
+
+
+class RefusingDriver(Driver):
+    """Its sink refuses every commit, and it has the patience of Spark with checkpoints."""
+
+    committer: Refusing
+
+    def __init__(self, error: Exception) -> None:
+        policy = replace(SETTINGS.policy, checkpoint_timeout_ms=600_000, commit_timeout_ms=8_000)
+        restart = replace(SETTINGS.restart, repeats_max=2)
+        super().__init__(MemoryStore(), replace(SETTINGS, policy=policy, restart=restart))
+        self.committer = Refusing(self.sink, error)
+        self.supervisor = Supervisor(
+            self.plan,
+            replace(SETTINGS, policy=policy, restart=restart),
+            {WRITE: self.committer},
+            self.worker_group,
+            self.clock,
+            self.transport,
+            self.background,
+            self.store,
+        )
+        self.started().ready()
 
 
 class TestSlots:
@@ -141,9 +180,54 @@ class TestSinks:
         assert "the same error was raised twice" in str(driver.supervisor.error)
         driver.committer.gate.set()
 
+    def test_the_warning_of_a_commit_that_hangs_names_the_limit_and_it_is_not_that_of_checkpoints(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        policy = replace(SETTINGS.policy, checkpoint_timeout_ms=600_000, commit_timeout_ms=8_000)
+        driver = ThreadedDriver(MemoryStore(), replace(SETTINGS, policy=policy)).hung_commit()
+        driver.after(6_000)
+        assert any("the pipeline restarts after 8 s (commit_timeout). Give its client" in t for t in warnings(caplog))
+        driver.after(3_000)
+        assert isinstance(driver.supervisor.error, NoAnswer)
+        assert driver.supervisor.restarts == 1
+        driver.committer.gate.set()
+
+    @pytest.mark.parametrize("error", [PermissionError("read-only"), TypeError("no bytes"), DataError("no column")])
+    def test_a_commit_whose_error_does_not_pass_is_the_end_with_the_second_attempt(
+        self, error: Exception, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        driver = RefusingDriver(error)
+        driver.checkpoint(OUTPUT)
+        driver.pass_time(1_000)
+        assert driver.supervisor.restarts == 1
+        assert any("tried once in vain" in text and "(commit_timeout)" in text for text in warnings(caplog))
+        driver.pass_time(500)
+        driver.ready().pass_time(1_000)
+        assert driver.phase is Phase.FAILED
+        assert driver.committer.calls.count("commit 1") == 2 * PERMANENT_FAILURES_MAX
+        failure = driver.supervisor.error
+        assert isinstance(failure, UserCodeError | DataError) and str(error) in str(failure)
+        assert any("the same error was raised twice" in note for note in failure.__notes__)
+        if isinstance(failure, UserCodeError):
+            assert "sink 'write': commit raised" in str(failure) and "test_waiting.py:" in str(failure)
+
+    def test_a_commit_whose_error_may_pass_is_tried_again_for_the_time_of_commits(self) -> None:
+        driver = RefusingDriver(RuntimeError("the database restarts"))
+        driver.checkpoint(OUTPUT)
+        driver.pass_time(7_000)
+        assert (driver.phase, driver.supervisor.restarts) == (Phase.RUNNING, 0)
+        driver.pass_time(2_000)
+        assert driver.supervisor.restarts == 1
+        driver.ready().pass_time(10_000)
+        assert driver.supervisor.restarts == 2, "an outage is not the same error twice"
+        driver.committer.error = None
+        driver.ready().pass_time(2_000)
+        assert (driver.phase, driver.supervisor.restarts) == (Phase.RUNNING, 2)
+        assert paths.committed(CheckpointId(1)) in driver.store.list("")
+
     def test_the_status_names_it(self) -> None:
         driver = ThreadedDriver(
-            MemoryStore(), replace(SETTINGS, policy=replace(SETTINGS.policy, checkpoint_timeout_ms=60_000))
+            MemoryStore(), replace(SETTINGS, policy=replace(SETTINGS.policy, commit_timeout_ms=60_000))
         )
         driver.hung_commit().after(6_000)
         assert driver.phase is Phase.RUNNING

@@ -11,7 +11,6 @@ import pytest
 
 from penstock import DataError, Pipeline, UserCodeError
 from penstock.testing import CollectSink, ListSource, run
-from penstock.user_code import same_failure
 
 NAIVE = datetime.datetime(2026, 1, 1, 12)
 AWARE = NAIVE.replace(tzinfo=datetime.UTC)
@@ -93,12 +92,6 @@ def test_the_row_is_told_at_which_a_function_raises(step: Any) -> None:
     rows = [{"n": n, "text": "y" * 500} for n in range(100)]
     with pytest.raises(UserCodeError, match=r"ZeroDivisionError.*row 57 of 100 in its batch, \{'n': 57, 'text': 'yy+…"):
         result_of(step, rows)
-
-
-def test_the_same_failure_is_known_in_another_batch() -> None:
-    told = "it raised KeyError (row {} of {} in its batch, {{'n': 57}})"
-    assert same_failure(told.format(57, 100)) == same_failure(told.format(0, 1))
-    assert same_failure(told.format(57, 100)) != same_failure("it raised KeyError (row 57 of 100 in its batch, {})")
 
 
 def test_a_message_of_arrow_is_the_reason_without_the_schema() -> None:

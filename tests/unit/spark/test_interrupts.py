@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.driver.phases import Phase
+from penstock.driver.attempts.phases import Phase
 from penstock.protocol.history import CheckpointRecord
 from penstock.spark import interrupts
 from penstock.spark.cancellation import cancel_other_jobs

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.driver.phases import Phase
+from penstock.driver.attempts.phases import Phase
 from penstock.errors import StorageError
 from penstock.graph.physical import plan
 from penstock.spark import job as job_module

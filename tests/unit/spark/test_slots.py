@@ -34,8 +34,8 @@ def test_of_many_holders_a_few_are_named() -> None:
 def test_with_spark_connect_nobody_knows_and_that_is_said() -> None:
     found = hold_up_of(None, 2)
     assert found is not None
-    assert found.text.startswith("waiting for Spark to start 2 tasks")
-    assert "is something else holding them" in found.text
+    assert found.text.startswith("Spark has not started its 2 tasks")
+    assert "if another job holds them" in found.text
 
 
 def test_a_pipeline_says_what_it_leaves_for_others() -> None:

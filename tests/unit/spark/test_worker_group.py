@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from penstock.driver.phases import HoldUp
+from penstock.driver.attempts.phases import HoldUp
 from penstock.errors import SessionStopped, WorkerEnvironment
 from penstock.graph.physical import plan
 from penstock.ids import CheckpointId, Generation
 from penstock.protocol.ownership import Reservation
 from penstock.spark import worker_group as gang_module
 from penstock.spark.sessions import is_stopped
+from penstock.spark.slots import Slots
 from penstock.spark.worker_group import SparkWorkerGroup, StoreAddress
 from penstock.worker.settings import WorkerSettings
 from tests.unit.mailbox.fake_ports import Numbers, read
@@ -130,7 +131,25 @@ def test_tasks_that_spark_connect_does_not_start_are_spoken_of(monkeypatch: pyte
     assert reports.hold_ups.get(timeout=HANG_S) is None
     told = reports.hold_ups.get(timeout=HANG_S)
     assert told is not None
-    assert told.text.startswith("waiting for Spark to start 2 tasks")
+    assert told.text.startswith("Spark has not started its 2 tasks")
+    worker_group.cancel(G)
+    gate.set()
+    worker_group.close()
+
+
+@pytest.mark.parametrize(("holders", "is_held_up"), [((), False), (("another query",), True)])
+def test_tasks_that_run_and_are_not_in_the_status_yet_are_no_hold_up(
+    monkeypatch: pytest.MonkeyPatch, holders: tuple[str, ...], is_held_up: bool
+) -> None:
+    """The scheduler knows of two tasks, the status of jobs of none: on a busy host it lags behind."""
+    monkeypatch.setattr(gang_module, "_SUBMITTED_S", 0.05)
+    monkeypatch.setattr(gang_module, "tasks_of", lambda spark, tag: 0)
+    slots = iter([Slots(2, 0), *[Slots(2, 2, holders)] * 1_000])
+    monkeypatch.setattr(gang_module, "slots_of", lambda spark, own: next(slots))
+    gate, reports = threading.Event(), Reports()
+    worker_group = reports.launched(Session(lambda: gate.wait(HANG_S) and None))
+    assert reports.hold_ups.get(timeout=HANG_S) is None, "before the job is submitted both slots are free"
+    assert (reports.hold_ups.get(timeout=HANG_S) is not None) == is_held_up
     worker_group.cancel(G)
     gate.set()
     worker_group.close()

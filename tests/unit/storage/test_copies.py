@@ -11,7 +11,7 @@ import pytest
 
 from penstock import Pipeline
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
-from penstock.driver.takeover import take_over
+from penstock.driver.attempts.takeover import take_over
 from penstock.errors import CorruptBlob, RestoreError, StorageError
 from penstock.ids import CheckpointId, EdgeId, Generation, OperatorName, SubtaskId
 from penstock.protocol.manifest import (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.driver.pruning import Pruner, prune
+from penstock.driver.attempts.attempt_store import AttemptStore
+from penstock.driver.checkpoints.pruning import Pruner, prune
 from penstock.errors import CorruptBlob, StorageError
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId
 from penstock.mailbox.timers import Timers
@@ -408,6 +409,17 @@ class TestPruner:
             self.pause()
         (said,) = [record.getMessage() for record in caplog.records]
         assert "old checkpoints could not be deleted from" in said and "use space" in said
+
+    def test_one_that_the_end_of_its_attempt_interrupts_is_no_warning(self, caplog: pytest.LogCaptureFixture) -> None:
+        store = AttemptStore(MemoryStore())
+        pruner = Pruner(store, Directory(store), self.background, self.timers)
+        pruner.sweep(CheckpointId(1))
+        pruner.ask(RetentionBound(Generation(1), CheckpointId(2), 1))
+        pruner.stop()
+        store.close()
+        self.background.run_one()
+        self.background.run_one()
+        assert not caplog.records
 
     def test_temporary_files_that_cannot_be_removed_are_said(self, caplog: pytest.LogCaptureFixture) -> None:
         class Stuck(MemoryStore):

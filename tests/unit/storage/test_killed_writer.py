@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from penstock import GeneratorSource, Pipeline
-from penstock.driver.pruning import sweep
+from penstock.driver.checkpoints.pruning import sweep
 from penstock.ids import CheckpointId, Generation, SubtaskId
 from penstock.protocol.coordinator.state import Policy
 from penstock.storage import LocalStore, paths

@@ -11,8 +11,8 @@ from penstock.checkpoints import open as open_directory
 from penstock.cli.checkpoints.commands import Directory, Json
 from penstock.cli.checkpoints.tables import print_json
 from penstock.cli.failures import reported
-from penstock.driver.drop_split import Drop, plan_drop
-from penstock.driver.drop_split import drop_split as carry_out
+from penstock.driver.checkpoints.drop_split import Drop, plan_drop
+from penstock.driver.checkpoints.drop_split import drop_split as carry_out
 from penstock.errors import OptionError
 
 

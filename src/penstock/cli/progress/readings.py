@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.cli.progress.stats import shown_bytes, shown_count, shown_ms, shown_seconds
-from penstock.driver.phases import Phase, Progress
+from penstock.driver.attempts.phases import Phase, Progress
 from penstock.ids import CheckpointId, WorkerId
 from penstock.mailbox.recovery_stats import RecoveryStats
 from penstock.protocol.history import CheckpointRecord

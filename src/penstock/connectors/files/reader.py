@@ -20,7 +20,7 @@ from penstock.connectors.files.formats.pieces import Piece
 from penstock.connectors.files.formats.streams import BROKEN
 from penstock.connectors.files.listing import changed
 from penstock.connectors.files.partitions import partition_column, partition_values, without
-from penstock.connectors.source import END_OF_SPLIT, Portion, SplitReader
+from penstock.connectors.source import END_OF_SPLIT, Backlog, Portion, SplitReader
 from penstock.errors import DataError, StorageError
 from penstock.ids import DEAD_LETTERS
 
@@ -186,6 +186,16 @@ class FileReader(SplitReader):
             raise DataError(changed(self.split, self.source.path, before, stamp))
 
     # --- positions ---
+
+    def backlog(self) -> Backlog | None:
+        size = self._at["of"][0] if "of" in self._at else self.source.sizes.get(self.split)
+        if self._at.get("end"):
+            return Backlog(bytes=0)
+        return None if size is None else Backlog(bytes=max(0, size - self.bytes_read(self._at["piece"])))
+
+    def bytes_read(self, piece: Any) -> int:
+        """Bytes of the file in front of a piece, as far as its name says; 0 if it does not."""
+        return 0
 
     def offset(self) -> bytes:
         return json.dumps(self._at).encode()

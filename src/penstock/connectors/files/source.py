@@ -124,6 +124,8 @@ class FileSource(Source):
         self.on_missing = on_missing
         self.side_outputs = (DEAD_LETTERS,) if on_error == "dead_letter" else ()
         self._listing: list[str] | None = None
+        self.sizes: dict[str, int] = {}
+        """Sizes of the files when they were listed last, in bytes."""
         self._partition_types: dict[str, pa.DataType] | None = None
         self._changes = Changes()
 
@@ -160,6 +162,7 @@ class FileSource(Source):
             return []
         stamps = {name: stamp for name, stamp in place.stamps().items() if pattern.fullmatch(name)}
         names = sorted(name for name in stamps if not is_hidden(name))
+        self.sizes = {name: stamps[name].size for name in names}
         if not names:
             self.say_once(f"FileSource: no file of {self.path} fits{elsewhere(place, pattern)}")
         if self.on_change == "fail":

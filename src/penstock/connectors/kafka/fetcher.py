@@ -26,7 +26,7 @@ from penstock.connectors.dead_letters import DeadLetter
 from penstock.connectors.files.formats.pieces import Piece, sorted_out
 from penstock.connectors.kafka.client import Complaints, kafka, told
 from penstock.connectors.kafka.formats import Decode, Messages
-from penstock.connectors.kafka.positions import partition_of, split_of, watermarks_of
+from penstock.connectors.kafka.positions import known_end, partition_of, split_of, watermarks_of
 from penstock.errors import DataError, PenstockError, StorageError
 
 MESSAGES_MAX = 4096
@@ -68,6 +68,8 @@ class Inbox:
         self.entries: deque[Fetched] = deque()
         self.is_caught_up = False
         """Whether the end of the partition was seen, and no record since."""
+        self.end: int | None = None
+        """The end of the partition when records of it came last; None if it is not known."""
         self.has_ended = False
         self.failed: Exception | None = None
         self.is_paused = False
@@ -236,6 +238,7 @@ class Fetcher:
                     self._put(inbox, run)
                 except PenstockError as error:
                     inbox.failed = error
+                inbox.end = known_end(consumer, inbox.split)
 
     def _put(self, inbox: Inbox, messages: Messages) -> None:
         offsets = np.fromiter(map(kafka().Message.offset, messages), np.int64, len(messages))
@@ -270,6 +273,7 @@ class Fetcher:
             # The records between are marks of transactions. A monitor of lag counts them.
             inbox.put(Fetched(end))
         inbox.is_caught_up = True
+        inbox.end = end
 
     def _on_lost(self, consumer: Any, inbox: Inbox, error: Any) -> None:
         low, high = watermarks_of(consumer, inbox.split)

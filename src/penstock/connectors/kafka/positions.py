@@ -94,6 +94,12 @@ def watermarks_of(consumer: Any, split: str) -> tuple[int, int]:
     return int(low), int(high)
 
 
+def known_end(consumer: Any, split: str) -> int | None:
+    """The end of a partition as the last answer of its broker had it, without another request; None if not known."""
+    _, high = consumer.get_watermark_offsets(kafka().TopicPartition(*partition_of(split)), cached=True)
+    return int(high) if high >= 0 else None
+
+
 def high_of(consumer: Any, split: str) -> int:
     return watermarks_of(consumer, split)[1]
 

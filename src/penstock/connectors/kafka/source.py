@@ -30,7 +30,7 @@ from penstock.connectors.kafka.client import (
 from penstock.connectors.kafka.fetcher import Fetched, Fetcher, Inbox
 from penstock.connectors.kafka.formats import Decoder, decoder_of, metadata_names
 from penstock.connectors.kafka.positions import BEGINNING, Bound, checked, partition_of, resolved, split_of
-from penstock.connectors.source import END_OF_SPLIT, Portion, Source, SplitReader
+from penstock.connectors.source import END_OF_SPLIT, Backlog, Portion, Source, SplitReader
 from penstock.errors import DataError, PipelineError, StorageError
 from penstock.ids import DEAD_LETTERS
 
@@ -331,6 +331,10 @@ class KafkaReader(SplitReader):
     def _told(self, letter: DeadLetter) -> str:
         topic, partition = partition_of(letter.path)
         return f"topic '{topic}', partition {partition}, offset {letter.offset} cannot be read: {letter.reason}"
+
+    def backlog(self) -> Backlog | None:
+        end = self._inbox.end if self._stop is None else self._stop
+        return None if end is None else Backlog(rows=max(0, end - self._next))
 
     def offset(self) -> bytes:
         return json.dumps({"next": self._next}).encode()

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from penstock.columnar.schema_guard import SchemaLike
+from penstock.metrics.group import MetricGroup
 from penstock.model.units import Duration
 from penstock.operators.contract import BatchState, Key
 from penstock.operators.keyed.handles import ListState, MapState, ValueState
@@ -33,9 +34,11 @@ class KeyedContext(Protocol):
                 self.all = context.list("all", "amount bigint", ttl="1 hour")
                 self.seen = context.map("seen", "amount bigint", "at bigint")
                 context.delete_state("state of an earlier version")
+                self.calls = context.metrics.counter("calls")
                 assert context.subtask < context.parallelism
 
             def process(self, key, rows, context):
+                self.calls.add()
                 assert context.key == key and context.watermark is None
                 for row in rows.to_pylist():
                     self.last.update((row["amount"],))
@@ -65,6 +68,11 @@ class KeyedContext(Protocol):
 
     @property
     def parallelism(self) -> int: ...
+
+    @property
+    def metrics(self) -> MetricGroup:
+        """Counters, gauges and histograms of the function; ask for them in `open`. `job.metrics()` shows them."""
+        ...
 
     @property
     def watermark(self) -> int | None:

@@ -19,6 +19,7 @@ from penstock.columnar.gather import take_rows
 from penstock.columnar.grouping import Groups, group, key_columns, key_tuples
 from penstock.columnar.schema_guard import SchemaGuard, SchemaLike, as_schema
 from penstock.errors import DataError, PenstockError, PipelineError
+from penstock.metrics.group import MetricGroup
 from penstock.model.event_time import MIN_WATERMARK, timestamp_ms
 from penstock.model.units import Duration, duration_ms
 from penstock.operators.contract import BatchState, Emit, Key, OperatorContext
@@ -60,6 +61,7 @@ class StateAccess:
         self.is_open = False
         """Whether the function was opened: from then on it gets the states that it has asked for, and no others."""
         self._asked: set[str] = set()
+        self._metrics: MetricGroup | None = None
         self._declared: pa.Schema | None = None
 
     @property
@@ -79,6 +81,12 @@ class StateAccess:
         # At the end of the input timers are called that the watermark never reached.
         reached = max(self._context.watermark, self.timer_ms)
         return None if reached == MIN_WATERMARK else reached
+
+    @property
+    def metrics(self) -> MetricGroup:
+        if self._metrics is None:
+            self._metrics = MetricGroup(self._context.metrics, f"operator '{self.operator}'")
+        return self._metrics
 
     def now_ms(self) -> int:
         return self._context.now_ms()

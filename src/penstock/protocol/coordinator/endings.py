@@ -64,7 +64,8 @@ def complete(state: State, pending: PendingCheckpoint, manifest: Manifest, now_m
     if permit is None:
         state, actions = conclude(state, pending.requests, now_ms, is_final=manifest.is_final)
         return state, (announce, *actions)
-    publishing = Publishing(permit, Retry(now_ms), pending.requests, manifest.is_final)
+    retry = Retry(now_ms, timeout_ms=state.policy.commit_timeout_ms)
+    publishing = Publishing(permit, retry, pending.requests, manifest.is_final)
     return replace(state, publishing=publishing), (announce, Commit(permit))
 
 

@@ -168,6 +168,8 @@ class CommitFailed:
     checkpoint: CheckpointId
     error: str
     now_ms: int
+    is_permanent: bool = False
+    """Whether the error is one that does not pass: a defect of the sink, data that do not fit, a missing right."""
 
 
 Event: TypeAlias = (
@@ -281,6 +283,8 @@ class FailJob:
     """Restart from the newest checkpoint. What is pending is left to the takeover to settle."""
 
     reason: str
+    is_of_commit: bool = False
+    """Whether a sink is the cause: it has failed, or has not answered."""
 
 
 @dataclass(frozen=True, slots=True)

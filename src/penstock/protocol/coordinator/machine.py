@@ -96,6 +96,9 @@ from penstock.protocol.manifest import Manifest, PipelineShape, SubtaskReport
 from penstock.protocol.ownership import Outcome, Reservation
 from penstock.protocol.under_way import named
 
+PERMANENT_FAILURES_MAX = 3
+"""A commit that fails as often as this with errors that do not pass fails the attempt."""
+
 
 def start(
     policy: Policy,
@@ -131,7 +134,7 @@ def start(
     )
     if recommit is None:
         return state, ()
-    state = replace(state, publishing=Publishing(recommit, Retry(now_ms)))
+    state = replace(state, publishing=Publishing(recommit, Retry(now_ms, timeout_ms=policy.commit_timeout_ms)))
     return order_wake_up(state, (Commit(recommit),))
 
 
@@ -257,8 +260,8 @@ def _pursue_commit(state: State, now_ms: int) -> Step:
 
 def _pursue(state: State, retry: Retry, tried_again: State, again: Action, what: str, now_ms: int) -> Step:
     if now_ms >= retry.overdue_at_ms(state.policy):
-        reason = f"{what} did not succeed within {state.policy.checkpoint_timeout_ms} ms: {retry.error}"
-        return stop_for(state, Stop.FAILED, FailJob(reason), reason)
+        reason = f"{what} did not succeed within {retry.limit_ms(state.policy)} ms: {retry.error}"
+        return stop_for(state, Stop.FAILED, FailJob(reason, isinstance(again, Commit)), reason)
     return (tried_again, (again,)) if retry.is_due(now_ms) else (state, ())
 
 
@@ -437,6 +440,9 @@ def _on_commit(state: State, event: Committed | CommitFailed) -> Step:
         return state, (Refused(f"news of the commit of checkpoint {event.checkpoint}", _NOT_IN_PROGRESS),)
     if isinstance(event, CommitFailed):
         retry = publishing.retry.failed(state.policy, event.error, event.now_ms)
+        if event.is_permanent and retry.failures >= PERMANENT_FAILURES_MAX:
+            reason = f"the commit of checkpoint {event.checkpoint} failed {retry.failures} times: {event.error}"
+            return stop_for(state, Stop.FAILED, FailJob(reason, is_of_commit=True), reason)
         return replace(state, publishing=replace(publishing, retry=retry)), ()
     state = replace(state, publishing=None)
     return conclude(state, publishing.requests, event.now_ms, is_final=publishing.is_final)

@@ -44,6 +44,8 @@ class Policy:
     Requested ones do not wait for it."""
     checkpoint_timeout_ms: int = 600_000
     """An attempt ends after this; so does the patience with a store or sink that does not answer."""
+    commit_timeout_ms: int = 300_000
+    """Patience with a sink whose commit fails or does not return."""
     failures_tolerable: int = 3
     """Counted failures in a row that are tolerated; the next one fails the job."""
     mode: Mode = Mode.ALIGNED_WITH_TIMEOUT
@@ -62,6 +64,7 @@ class Policy:
             _at_least("interval_ms", self.interval_ms, 1, "None switches periodic checkpoints off")
         for name in (
             "checkpoint_timeout_ms",
+            "commit_timeout_ms",
             "retained",
             "stops_retained",
             "backoff_ms",
@@ -108,6 +111,8 @@ class Retry:
     retry_at_ms: int | None = None
     """None while it is under way."""
     error: str = "no answer"
+    timeout_ms: int | None = None
+    """When it is given up; None for `Policy.checkpoint_timeout_ms`."""
 
     def failed(self, policy: Policy, error: str, now_ms: int) -> Retry:
         retry_at_ms = now_ms + policy.backoff_after(self.failures + 1)
@@ -118,7 +123,10 @@ class Retry:
 
     def overdue_at_ms(self, policy: Policy) -> int:
         """When it is given up, whether it is under way or not: a call that never returns must not hang the job."""
-        return self.since_ms + policy.checkpoint_timeout_ms
+        return self.since_ms + self.limit_ms(policy)
+
+    def limit_ms(self, policy: Policy) -> int:
+        return policy.checkpoint_timeout_ms if self.timeout_ms is None else self.timeout_ms
 
     def wake_at_ms(self, policy: Policy) -> int:
         """When somebody must look at it: to try again, or to give up."""

@@ -119,11 +119,19 @@ def _kinds_of_state(manifest: Manifest) -> dict[OperatorName, set[StateKind]]:
 
 def _check_definition(old: OperatorShape, new: OperatorShape, has: str, way_out: str) -> None:
     for name, before, after in _changes(old, new):
-        added = ", ".join(sorted({*after.split(", ")} - {*before.split(", ")})) if name == AGGREGATES else ""
-        hint = f" ({added} is new)" if added and before in after else ""
+        added = _added(before, after) if name == AGGREGATES else ""
+        hint = f" ({added} is new)" if added else ""
+        # The records that the state has seen are gone: a new aggregate could not count them.
+        beside = f", and compute {added} in a second aggregation beside it, which starts from now" if added else ""
         raise IncompatibleCheckpoint(
-            f"{has}, whose {name} was {before} and is {after} here{hint}: put it back, or {way_out}"
+            f"{has}, whose {name} was {before} and is {after} here{hint}: put it back{beside}, or {way_out}"
         )
+
+
+def _added(before: str, after: str) -> str:
+    """The aggregates that were added, if nothing else has changed."""
+    old, new = {*before.split(", ")}, {*after.split(", ")}
+    return ", ".join(sorted(new - old)) if old <= new else ""
 
 
 def _changes(old: OperatorShape, new: OperatorShape) -> Iterator[tuple[str, str, str]]:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from penstock.cli.progress.displays import LiveDisplay, PlainDisplay, QuietDisplay, panel_of
 from penstock.cli.progress.readings import Readings, first_line, plain_line, recovery_text
-from penstock.driver.phases import Phase
+from penstock.driver.attempts.phases import Phase
 from penstock.mailbox.recovery_stats import RecoveryStats
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.history import Status

@@ -411,6 +411,10 @@ def check_any_bytes(path: Path, format: Any, rows: list[bytes], ending: bytes, b
         again, dead, _ = letters_of(source, crash_after_checkpoints=[1, 2], schedule=Schedule(seed))
         assert again == records
         assert [{**letter, "operator": ""} for letter in dead] == letters
+        skipping = FileSource(path, format=format, schema=schema, on_error="skip")
+        again, _, result = letters_of(skipping, crash_after_checkpoints=[1, 2], schedule=Schedule(seed))
+        assert again == records
+        assert result.rows_skipped == len(letters)
 
 
 ANY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -451,6 +451,7 @@ class TestPolicy:
         [
             ({"interval_ms": 0}, "interval_ms is 0 and must be at least 1; None switches"),
             ({"checkpoint_timeout_ms": 0}, "checkpoint_timeout_ms is 0"),
+            ({"commit_timeout_ms": 0}, "commit_timeout_ms is 0"),
             ({"retained": 0}, "retained is 0"),
             ({"pause_ms_min": -1}, "pause_ms_min is -1 and must be at least 0"),
             ({"failures_tolerable": -1}, "failures_tolerable"),

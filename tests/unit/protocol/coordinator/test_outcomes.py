@@ -38,6 +38,7 @@ from penstock.protocol.coordinator.events import (
     WriteManifest,
     WriteTombstone,
 )
+from penstock.protocol.coordinator.machine import PERMANENT_FAILURES_MAX
 from penstock.protocol.coordinator.state import (
     Policy,
     RequestId,
@@ -231,9 +232,29 @@ class TestPublishing:
         run.feed(CommitFailed(ID_11, "503", 100))
         why = "the commit of checkpoint 11 did not succeed within 5000 ms: 503"
         assert run.tick(5_000) == (
-            FailJob(why),
+            FailJob(why, is_of_commit=True),
             AnswerRequest(RequestId(1), RequestDeclined(DeclineReason.DRAINED, why)),
         )
+
+    def test_a_commit_has_its_own_time(self) -> None:
+        run = Run(replace(PLAIN, commit_timeout_ms=2_000))
+        run.ready()
+        run.ask(request(1))
+        run.reserved(12)
+        run.collect(11, output())
+        run.written(11)
+        run.feed(CommitFailed(ID_11, "503", 100))
+        assert not any(isinstance(action, FailJob) for action in run.tick(1_999))
+        assert run.tick(2_000)[0] == FailJob("the commit of checkpoint 11 did not succeed within 2000 ms: 503", True)
+
+    def test_a_commit_whose_error_does_not_pass_is_tried_three_times(self) -> None:
+        run = writing(output())
+        commit = run.written(11)[1]
+        for number in range(1, PERMANENT_FAILURES_MAX):
+            run.feed(CommitFailed(ID_11, "no right", 1_000 * number, is_permanent=True))
+            assert run.tick(1_000 * number + 500)[0] == commit
+        ending = run.feed(CommitFailed(ID_11, "no right", 4_000, is_permanent=True))
+        assert ending == (FailJob("the commit of checkpoint 11 failed 3 times: no right", is_of_commit=True),)
 
     def test_what_a_manifest_names_cannot_be_cancelled(self) -> None:
         run = writing(output())

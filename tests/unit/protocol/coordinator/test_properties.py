@@ -65,6 +65,7 @@ class Storm(RuleBasedStateMachine):
             interval_ms,
             pause_ms,
             checkpoint_timeout_ms=2_000,
+            commit_timeout_ms=2_000,
             failures_tolerable=tolerable,
             mode=mode,
             history_max=5,

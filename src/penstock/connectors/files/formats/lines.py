@@ -94,6 +94,11 @@ class LineReader(FileReader):
         options = self.source.format_options
         return None if options.is_cut_by_bytes else options.encoding
 
+    def bytes_read(self, piece: Any) -> int:
+        # A place in a file that is decompressed or recoded is none in the file itself.
+        is_plain = codec_of(self.split) is None and self._stream_encoding is None
+        return int(piece) if is_plain and piece is not None else 0
+
     def pieces(self, first: Any) -> Pieces:
         with self.opened() as file:
             mark = codecs.BOM_UTF8

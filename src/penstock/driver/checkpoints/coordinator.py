@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias, assert_never
 
-from penstock.driver.checkpoint_history import COMMIT, MANIFEST
-from penstock.driver.committers import Committers
-from penstock.driver.pruning import Pruner
+from penstock.driver.attempts.takeover import Ownership
+from penstock.driver.checkpoints.committers import Committers, is_permanent
+from penstock.driver.checkpoints.pruning import Pruner
+from penstock.driver.observation.checkpoint_history import COMMIT, MANIFEST
 from penstock.driver.reminders import Reminders
-from penstock.driver.takeover import Ownership
 from penstock.errors import PenstockError, ProtocolViolation, StorageError
 from penstock.graph.physical import PhysicalPlan
 from penstock.ids import CheckpointId, WorkerId
@@ -315,7 +315,7 @@ class Coordinator:
                 self._pruner.finish()
                 self._ended(action)
             case FailJob(reason):
-                self._ended(FailJob(self._with_calls_under_way(reason)))
+                self._ended(replace(action, reason=self._with_calls_under_way(reason)))
             case StopFenced():
                 self._ended(action)
             case _:
@@ -332,7 +332,7 @@ class Coordinator:
 
     def _with_calls_under_way(self, reason: str) -> str:
         """With the sinks that hang, if there are any: the protocol knows of none but that there was no answer."""
-        stuck = self._committers.under_way(min(SLOW_CALL_MS, self._state.policy.checkpoint_timeout_ms))
+        stuck = self._committers.under_way(min(SLOW_CALL_MS, self._state.policy.commit_timeout_ms))
         return reason if stuck is None else f"{reason} ({stuck})"
 
     def _tell_all(self, frame: Frame) -> None:
@@ -416,8 +416,8 @@ class Coordinator:
             create_or_read(self._store, paths.committed(checkpoint), b"{}")
         except Exception as error:
             # Committers are user code: whatever they raise means that this commit must be tried again.
-            text = f"{type(error).__name__}: {error}"
-            return lambda now: CommitFailed(checkpoint, text, now)
+            text, permanent = f"{type(error).__name__}: {error}", is_permanent(error)
+            return lambda now: CommitFailed(checkpoint, text, now, permanent)
         return lambda now: Committed(checkpoint, now)
 
 
@@ -425,4 +425,5 @@ def _told(found: Hindrance, now_ms: int) -> str:
     lasts = f"{found.what}, for {(now_ms - found.since_ms) / 1000:.0f} s"
     times = "once" if found.failures == 1 else f"{found.failures} times"
     how_often = f"tried {times} in vain, and again soon" if found.failures else "no answer yet"
-    return f"{lasts} ({how_often}): {found.error}. Checkpoints wait for it"
+    limit = f", and the pipeline restarts after {found.limit_ms / 1000:g} s ({found.setting})" if found.limit_ms else ""
+    return f"{lasts} ({how_often}): {found.error}. Checkpoints wait for it{limit}"

@@ -10,7 +10,7 @@ from penstock.protocol.manifest import Committable
 from penstock.protocol.recovery import FallBack
 from penstock.storage import paths
 from penstock.storage.memory import MemoryStore
-from tests.unit.driver.test_takeover import OUTPUT, complete, own
+from tests.unit.driver.attempts.test_takeover import OUTPUT, complete, own
 
 
 def test_a_damaged_checkpoint_that_has_output_is_not_passed_over_in_silence() -> None:

@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
-from penstock.driver.progress import JobProgress
+from penstock.driver.observation.progress import JobProgress
 from penstock.ids import CheckpointId, Generation
 from penstock.protocol.history import CheckpointRecord
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.driver.phases import HoldUp, Phase, Progress, Startup
+from penstock.driver.attempts.phases import HoldUp, Phase, Progress, Startup
 from penstock.driver.reminders import Reminders
 from penstock.ids import Generation, WorkerId
 from penstock.mailbox.frames import Endpoint, HeartbeatFrame, HelloFrame, ReadyFrame

@@ -9,7 +9,7 @@ import traceback
 from collections import deque
 from dataclasses import dataclass, replace
 
-from penstock.driver.phases import Phase
+from penstock.driver.attempts.phases import Phase
 from penstock.errors import UserCodeError
 from penstock.ids import CheckpointId, Generation, WorkerId
 from penstock.mailbox.frames import FailedFrame

@@ -9,6 +9,10 @@ call may still be under way, and may take effect later. Therefore, for the gener
   (`protocol.commit`). A call of an older generation whose turn comes after a newer generation has begun is refused. So
   the calls of one driver have the order of the generations, and within each that of the checkpoints.
 
+An exception of a committer is a `UserCodeError` with the line of user code. Most exceptions may pass, because clients
+of databases and services have their own classes for outages. Those of `_PERMANENT` do not: the attempt fails after a
+few tries, and the pipeline with the second attempt.
+
 Two drivers are two processes, and nothing here can keep them apart: see `connectors.sink.Committer`.
 """
 
@@ -21,10 +25,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from penstock.connectors.sink import Committer
-from penstock.errors import NoAnswer, PenstockError, UserCodeError
+from penstock.errors import DataError, NoAnswer, OptionError, PenstockError, PipelineError, UserCodeError
 from penstock.ids import Generation, OperatorName
 from penstock.mailbox.ports import Clock
 from penstock.protocol.commit import CommitPermit
+from penstock.user_code import user_code_error
+
+_PERMANENT = (
+    DataError,
+    OptionError,
+    PipelineError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    PermissionError,
+    TypeError,
+)
+"""Errors of the program, of its data and of rights. The next try would meet them again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +72,8 @@ class Committers:
         self._newest = Generation(0)
         self._changed = threading.Condition()
         self._calls: dict[OperatorName, _Call] = {}
+        self._failure: PenstockError | None = None
+        """Of the last commit; None if it has succeeded."""
 
     def __len__(self) -> int:
         return len(self._committers)
@@ -75,7 +97,24 @@ class Committers:
                 )
             what = f"commit of checkpoint {permit.checkpoint} by generation {permit.generation}"
             with self._turn(sink, what, permit.generation, self._commit_wait_ms):
-                self._committers[sink].commit(permit.batch, payloads)
+                self._commit(sink, permit, payloads)
+
+    def _commit(self, sink: OperatorName, permit: CommitPermit, payloads: list[bytes]) -> None:
+        try:
+            self._committers[sink].commit(permit.batch, payloads)
+        except Exception as error:
+            self._failure = _told_of(sink, error)
+            if self._failure is error:
+                raise
+            raise self._failure from error
+        self._failure = None
+
+    def failure(self, text: str) -> PenstockError | None:
+        """The error of a pipeline whose last commit has failed; None if none has. `text` says when that was."""
+        error = self._failure
+        if error is not None:
+            error.add_note(f"That was the end of an attempt: {text.partition(': ')[0]}.")
+        return error
 
     def discard_uncommitted(self, generation: Generation) -> None:
         """Let every sink remove what older generations have staged."""
@@ -130,6 +169,19 @@ class Committers:
                 told = _told(sink, self._calls[sink], self._clock.now_ms())
                 raise PenstockError(f"{told}; the {what} has to wait for it")
             self._calls[sink] = _Call(what, self._clock.now_ms())
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Whether an error of a commit is one that the next try would meet again."""
+    return isinstance(error, _PERMANENT) or (isinstance(error, UserCodeError) and not error.may_pass)
+
+
+def _told_of(sink: OperatorName, error: Exception) -> PenstockError:
+    if isinstance(error, PenstockError):
+        return error
+    made = user_code_error(f"sink '{sink}': commit", error)
+    made.may_pass = not is_permanent(error)
+    return made
 
 
 def _told(sink: OperatorName, call: _Call, now_ms: int) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from penstock.connectors.sink import Committer
-from penstock.driver.committers import Committers
-from penstock.driver.coordinator import Coordinator
-from penstock.driver.takeover import Ownership
+from penstock.driver.attempts.takeover import Ownership
+from penstock.driver.checkpoints.committers import Committers
+from penstock.driver.checkpoints.coordinator import Coordinator
 from penstock.errors import PenstockError
 from penstock.graph.physical import plan
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId, WorkerId

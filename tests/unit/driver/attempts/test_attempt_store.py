@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.driver.attempt_store import AttemptStore
+from penstock.driver.attempts.attempt_store import AttemptStore
 from penstock.errors import StorageError
 from penstock.storage.memory import MemoryStore
 

@@ -79,6 +79,7 @@ class Pruner:
         self._takes_last = False
         self._failures = 0
         """Prunings in a row that failed."""
+        self._is_stopped = False
         self._lock = threading.Lock()
         """Guards these two: nobody reads the mailbox of a pipeline that has ended, so the thread itself goes on."""
 
@@ -88,7 +89,7 @@ class Pruner:
         self._background.submit(lambda: sweep(store, first), self._on_swept)
 
     def _on_swept(self, outcome: int | Exception) -> None:
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, Exception) and not self._is_stopped:
             text = (
                 "temporary files of earlier runs could not be removed from %r; they use space till the next start: %s"
             )
@@ -113,6 +114,7 @@ class Pruner:
     def stop(self) -> None:
         """Begin no further one: the directory may belong to another generation by now."""
         self._waiting = None
+        self._is_stopped = True
 
     def _begin(self) -> None:
         bound = self._waiting
@@ -145,7 +147,8 @@ class Pruner:
         """One that failed is made up for by the next; nothing depends on it but the space that is left."""
         if not isinstance(outcome, Exception):
             self._failures = 0
-        else:
+        elif not self._is_stopped:
+            # The store refuses an attempt that is over; the next attempt prunes instead.
             if self._failures % _SAID_EVERY == 0:
                 text = "old checkpoints could not be deleted from %r, and use space until that works (tried again): %s"
                 _log.warning(text, self._store, outcome)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.connectors.sink import Committer
-from penstock.driver.committers import Committers
-from penstock.driver.coordinator import Coordinator, Ending
-from penstock.driver.takeover import Ownership
+from penstock.driver.attempts.takeover import Ownership
+from penstock.driver.checkpoints.committers import Committers
+from penstock.driver.checkpoints.coordinator import Coordinator, Ending
 from penstock.errors import PenstockError, StorageError
 from penstock.graph.physical import plan
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId, WorkerId

@@ -24,6 +24,9 @@ class AttemptStore:
         self.returned = 0
         """Calls that have come back, whatever they brought: by this others see that the store answers."""
 
+    def __repr__(self) -> str:
+        return repr(self._store)
+
     def close(self) -> None:
         self._is_closed = True
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock import CheckpointEnded, JobFinished, JobListener, JobRestarted, JobStarted, OptionError
-from penstock.driver import listeners as listeners_module
-from penstock.driver.listeners import EVENTS_MAX, JobEvent, Listeners
+from penstock.driver.observation import listeners as listeners_module
+from penstock.driver.observation.listeners import EVENTS_MAX, JobEvent, Listeners
 from penstock.ids import Generation, OperatorName, WorkerId
 from penstock.mailbox.frames import AcknowledgeFrame, DeclineFrame, FailedFrame, TriggerFrame
 from penstock.protocol.coordinator.state import RequestKind

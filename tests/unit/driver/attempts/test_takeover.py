@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.driver.takeover import Ownership, RestoreOptions, take_over
+from penstock.driver.attempts.takeover import Ownership, RestoreOptions, take_over
 from penstock.errors import FencedError, IncompatibleCheckpoint, NoReadableCheckpoint, StorageError
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId
 from penstock.protocol.coordinator.trigger import decide_next_block

@@ -9,14 +9,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from penstock.driver.checkpoint_history import CheckpointHistory
-from penstock.driver.left_out import LateRows, LeftOut, SkippedInput
-from penstock.driver.listeners import CheckpointEnded, JobEvent, JobFinished, JobRestarted, JobStarted
-from penstock.driver.log_ring import LogRing
-from penstock.driver.phases import Phase
-from penstock.driver.profiles import Profiles
-from penstock.driver.progress import JobProgress, Mark, mark_of, progress_of
-from penstock.driver.timeline import Timeline
+from penstock.driver.observation.checkpoint_history import CheckpointHistory
+from penstock.driver.observation.left_out import LateRows, LeftOut, SkippedInput
+from penstock.driver.observation.listeners import CheckpointEnded, JobEvent, JobFinished, JobRestarted, JobStarted
+from penstock.driver.observation.log_ring import LogRing
+from penstock.driver.observation.profiles import Profiles
+from penstock.driver.observation.progress import JobProgress, Mark, mark_of, progress_of
+from penstock.driver.observation.timeline import Timeline
 from penstock.graph.physical import PhysicalPlan
 from penstock.ids import CheckpointId, Generation, WorkerId
 from penstock.mailbox.frames import (
@@ -179,7 +178,9 @@ class Observations:
         self.completed += record.is_completed
         self.declined += not record.is_completed
         if record.is_completed and manifest is not None:
-            progress = progress_of(manifest, record.duration_ms, self._sources, self._sinks, self._mark)
+            progress = progress_of(
+                manifest, record.duration_ms, self._sources, self._sinks, self._mark, self.metrics.told
+            )
             self._mark = mark_of(manifest, self._sources, manifest.triggered_at_ms)
             self._recent.append(progress)
         shown = dated(record, self._clock)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from penstock.connectors.sink import Committer
-from penstock.driver.committers import Committers
-from penstock.errors import PenstockError, UserCodeError
+from penstock.driver.checkpoints.committers import Committers
+from penstock.errors import PenstockError, StorageError, UserCodeError
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId
 from penstock.protocol.commit import CommitPermit, ManifestDurable, decide_commit
 from penstock.protocol.manifest import Committable, Manifest, PipelineShape, SubtaskReport
@@ -114,7 +114,10 @@ def test_a_call_that_does_not_return_is_named_with_its_sink_and_duration_and_not
     sink.gate.set()
 
 
-@pytest.mark.parametrize(("raised", "expected"), [(SystemExit(1), UserCodeError), (ValueError("no"), ValueError)])
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [(SystemExit(1), UserCodeError), (ValueError("no"), UserCodeError), (StorageError("full"), StorageError)],
+)
 def test_a_turn_ends_however_the_call_ends(raised: BaseException, expected: type[Exception]) -> None:
     class Failing(Committer):
         error: BaseException | None = raised

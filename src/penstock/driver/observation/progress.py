@@ -6,12 +6,12 @@ over all restarts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from penstock.ids import CheckpointId, Generation, OperatorName
 from penstock.metrics.metric import Metric
-from penstock.metrics.standard import RECORDS_IN
+from penstock.metrics.standard import BACKLOG_BYTES, BACKLOG_ROWS, BACKLOG_SPLITS, RECORDS_IN
 from penstock.model.event_time import IDLE_WATERMARK, MAX_WATERMARK
 from penstock.protocol.manifest import Manifest
 
@@ -30,6 +30,11 @@ class SourceProgress:
     """Number of its splits that have been opened."""
     positions: Mapping[str, str]
     """Where each split is read on, in the source's own words; of the first 100 splits."""
+    backlog_rows: int | None = None
+    """Rows that it has not read, when its workers told last; None if the source does not know them. So the next two."""
+    backlog_bytes: int | None = None
+    backlog_splits: int | None = None
+    """Splits with an end, such as files, that were not read to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +91,12 @@ def progress_of(
     sources: Collection[OperatorName],
     sinks: Collection[OperatorName],
     before: Mark,
+    told: Callable[[Metric, OperatorName], int | None] = lambda metric, source: None,
 ) -> JobProgress:
-    """The progress at a checkpoint, which took `duration_ms`. Rates are counted from `before` on."""
+    """The progress at a checkpoint, which took `duration_ms`. Rates are counted from `before` on.
+
+    `told` are gauges of the workers, which no checkpoint holds.
+    """
     now = mark_of(manifest, sources, manifest.triggered_at_ms)
     seconds = max(1, now.at_ms - before.at_ms) / 1000
     read = max(0, now.rows_in - before.rows_in)
@@ -103,7 +112,7 @@ def progress_of(
         num_input_rows=read,
         input_rows_per_second=read / seconds,
         processed_rows_per_second=max(0, read - (now.inflight_rows - before.inflight_rows)) / seconds,
-        sources=tuple(_source(manifest, source) for source in sources),
+        sources=tuple(_source(manifest, source, told) for source in sources),
         state_rows=sum(state.rows for state in states),
         state_bytes=sum(state.segment.length for state in states),
         inflight_rows=now.inflight_rows,
@@ -125,11 +134,19 @@ def _inflight_rows(manifest: Manifest) -> int:
     return sum(report.figures.inflight_rows for report in manifest.reports)
 
 
-def _source(manifest: Manifest, source: OperatorName) -> SourceProgress:
+def _source(
+    manifest: Manifest, source: OperatorName, told: Callable[[Metric, OperatorName], int | None]
+) -> SourceProgress:
     splits = [split for report in manifest.reports for split in report.splits if split.operator == source]
     shown = sorted(splits, key=lambda split: split.split)[:POSITIONS_MAX]
     positions = {split.split: split.offset.decode(errors="replace") for split in shown}
-    return SourceProgress(source, counted(manifest, RECORDS_IN, (source,)), len(splits), positions)
+    return SourceProgress(
+        source,
+        counted(manifest, RECORDS_IN, (source,)),
+        len(splits),
+        positions,
+        *(told(metric, source) for metric in (BACKLOG_ROWS, BACKLOG_BYTES, BACKLOG_SPLITS)),
+    )
 
 
 def _watermark(manifest: Manifest) -> int | None:

@@ -91,5 +91,5 @@ class SkippedInput(LeftOut):
         counts = [f"{count} {what}" for count, what in ((rows, "records"), (files, "files")) if count]
         return (
             f"{' and '.join(counts)} could not be read and were skipped. The first one: {self.first}. "
-            f'To keep such input, say on_error="dead_letter" and give dead_letters() a sink'
+            f'To keep such input, say on_error="dead_letter" (FileSource, KafkaSource) and give dead_letters() a sink'
         )

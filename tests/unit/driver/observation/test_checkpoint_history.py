@@ -6,11 +6,11 @@ import logging
 
 import pytest
 
-from penstock.driver.checkpoint_history import COMMIT, MANIFEST, CheckpointHistory
-from penstock.driver.log_ring import LogRing
-from penstock.driver.phases import Phase
-from penstock.driver.profiles import Profiles
-from penstock.driver.timeline import Timeline
+from penstock.driver.attempts.phases import Phase
+from penstock.driver.observation.checkpoint_history import COMMIT, MANIFEST, CheckpointHistory
+from penstock.driver.observation.log_ring import LogRing
+from penstock.driver.observation.profiles import Profiles
+from penstock.driver.observation.timeline import Timeline
 from penstock.errors import PenstockError, UserCodeError
 from penstock.ids import CheckpointId, Generation, OperatorName, SubtaskId, WorkerId
 from penstock.mailbox.frames import FailedFrame, Frame, ProfiledFrame, ProfileFrame

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.driver.phases import Phase
+from penstock.driver.attempts.phases import Phase
 from penstock.protocol.history import Status
 from penstock.storage import LocalStore
 from tests.unit.driver.test_supervisor import Driver

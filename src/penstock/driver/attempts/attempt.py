@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from penstock.driver.attempt_store import AttemptStore
+from penstock.driver.attempts.attempt_store import AttemptStore
 from penstock.mailbox.ports import AttemptBackground, Background
 
 T = TypeVar("T")

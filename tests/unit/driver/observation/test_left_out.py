@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from penstock import Pipeline
-from penstock.driver.left_out import LateRows, SkippedInput
+from penstock.driver.observation.left_out import LateRows, SkippedInput
 from penstock.ids import OperatorName, WorkerId
 from penstock.metrics.metric import Metric
 from penstock.metrics.received import ReceivedMetrics

@@ -1,0 +1,1 @@
+"""Observation: metrics, progress, listeners and warnings. Nothing here decides anything."""
