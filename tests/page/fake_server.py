@@ -1,7 +1,7 @@
 """A server of the page without a pipeline: the REST contract answered by a `FakePipeline`.
 
 `python -m tests.page.fake_server` shows the page with a kill after 20 s; `--subtasks 1000`, `--checkpoints 10000` and
-`--hostile` make it large or hostile. The real server sends the same headers: no script, style or connection from elsewhere.
+`--hostile` make it large or hostile. Its headers forbid scripts, styles and connections from elsewhere.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ import penstock
 from tests.page.fake_pipeline import TOKEN, FakePipeline, Json
 
 STATIC = Path(penstock.__file__).parent / "dashboard" / "static"
-POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
 class FakeServer:
@@ -69,7 +72,10 @@ class FakeServer:
             _get("overview", lambda request: pipeline.overview(is_allowed=_has_token(request))),
             _get("graph", lambda request: pipeline.graph()),
             _get("vertices/{id}", lambda request: pipeline.vertex(request.path_params["id"])),
-            _get("checkpoints", lambda request: pipeline.checkpoint_page(_number(request, "limit") or 100, _number(request, "before"))),
+            _get(
+                "checkpoints",
+                lambda request: pipeline.checkpoint_page(_number(request, "limit") or 100, _number(request, "before")),
+            ),
             _get("checkpoints/{id:int}", lambda request: pipeline.checkpoint(request.path_params["id"])),
             _get("watermarks", lambda request: pipeline.watermarks()),
             _get("state", lambda request: pipeline.state()),

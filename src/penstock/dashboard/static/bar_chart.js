@@ -6,7 +6,7 @@ import { s } from "./dom.js";
 
 const BAR_PX_MIN = 5;
 
-/** Items are {parts: [number or null, …], label, words, isFailed, item}; `parts` in the order of `series`. */
+/** Items are {parts: [number or null, …], label(), words(), isFailed, item}; `parts` in the order of `series`. */
 export class BarChart extends Chart {
   constructor(options) {
     super(options);
@@ -40,7 +40,7 @@ export class BarChart extends Chart {
   }
 
   words(index) {
-    return this.bars[index].words;
+    return this.bars[index].words();
   }
 
   paint() {
@@ -48,7 +48,7 @@ export class BarChart extends Chart {
     const width = Math.min(Math.max(step - 1.5, 2), 22);
     const bars = this.bars.map((bar, index) => this.#bar(bar, this.area.left + (index + 0.5) * step - width / 2, width));
     const every = Math.max(1, Math.ceil(this.bars.length / Math.max(2, Math.floor(this.width / 130))));
-    const ticks = this.bars.map((bar, index) => index % every === 0 && tickBelow(this.area, this.height, this.area.left + (index + 0.5) * step, bar.label));
+    const ticks = this.bars.map((bar, index) => index % every === 0 && tickBelow(this.area, this.height, this.area.left + (index + 0.5) * step, bar.label()));
     return s("g", null, bars, ticks);
   }
 
@@ -78,7 +78,7 @@ export function grouped(items, barsMax) {
     const group = items.slice(at, at + size);
     const highest = group.reduce((most, item) => (total(item) > total(most) ? item : most));
     const failed = group.filter((item) => item.isFailed).length;
-    const words = `${highest.words} (highest of ${group.length}${failed ? `, ${failed} failed` : ""})`;
+    const words = () => `${highest.words()} (highest of ${group.length}${failed ? `, ${failed} failed` : ""})`;
     bars.push({ ...highest, words, isFailed: failed > 0, size: group.length });
   }
   return bars;

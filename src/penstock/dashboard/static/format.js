@@ -4,10 +4,12 @@ export const NONE = "–";
 
 const absent = (value) => value === null || value === undefined || Number.isNaN(value);
 
+// Formatters are made once: making one for each figure is most of the cost of ten thousand of them.
+const DIGITS = [0, 1, 2].map((digits) => new Intl.NumberFormat("en", { maximumFractionDigits: digits }));
+
 function significant(value) {
   const size = Math.abs(value);
-  const digits = size >= 100 || Number.isInteger(value) ? 0 : size >= 10 ? 1 : 2;
-  return value.toLocaleString("en", { maximumFractionDigits: digits });
+  return DIGITS[size >= 100 || Number.isInteger(value) ? 0 : size >= 10 ? 1 : 2].format(value);
 }
 
 function scaled(value, units, step) {
@@ -16,7 +18,7 @@ function scaled(value, units, step) {
   return `${significant(rest)}${units[index]}`;
 }
 
-export const whole = (value) => (absent(value) ? NONE : Math.round(value).toLocaleString("en"));
+export const whole = (value) => (absent(value) ? NONE : DIGITS[0].format(Math.round(value)));
 export const count = (value) =>
   absent(value) ? NONE : Math.abs(value) < 10_000 ? whole(value) : scaled(value, ["", " k", " M", " G", " T"], 1000);
 export const rate = (value) => (absent(value) ? NONE : `${value > 0 && value < 10 ? significant(value) : count(value)}/s`);
@@ -41,20 +43,23 @@ export function duration(ms) {
 /** An age in whole seconds, so that it does not flicker. */
 export const age = (ms) => (absent(ms) ? NONE : ms < 1000 ? "now" : `${duration(Math.floor(ms / 1000) * 1000)} ago`);
 
-const CLOCK = { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false };
+const two = (number) => String(number).padStart(2, "0");
 
 /** A time of day of this browser's time zone, with the date if that is not today. */
 export function clock(ms) {
   if (absent(ms)) return NONE;
   const moment = new Date(ms);
   if (Number.isNaN(moment.getTime())) return NONE;
-  const time = moment.toLocaleTimeString("en-GB", CLOCK);
-  return moment.toDateString() === new Date().toDateString() ? time : `${isoDate(moment)} ${time}`;
+  const date = isoDate(moment);
+  return date === isoDate(new Date()) ? isoTime(moment) : `${date} ${isoTime(moment)}`;
 }
 
 export function isoDate(moment) {
-  const two = (number) => String(number).padStart(2, "0");
   return `${moment.getFullYear()}-${two(moment.getMonth() + 1)}-${two(moment.getDate())}`;
+}
+
+export function isoTime(moment) {
+  return `${two(moment.getHours())}:${two(moment.getMinutes())}:${two(moment.getSeconds())}`;
 }
 
 export function plural(number, one, many = `${one}s`) {

@@ -37,7 +37,7 @@ export class LineChart extends Chart {
 
   paint() {
     const lines = this.series.map(({ name }) => s("path", { class: `line line-${name}`, d: this.#path(this.data.series[name] ?? []) }));
-    const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => this.data.from + share * (this.data.to - this.data.from));
+    const ticks = (this.width < 420 ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1]).map((share) => this.data.from + share * (this.data.to - this.data.from));
     return s("g", null, lines, ticks.map((at) => tickBelow(this.area, this.height, this.#x(at), clock(at))));
   }
 

@@ -84,14 +84,15 @@ class CheckpointsView {
 
   #show() {
     const newestFirst = [...this.known.values()].sort((a, b) => b.id - a.id);
-    this.longest = newestFirst.reduce((most, each) => Math.max(most, each.end_to_end_duration ?? 0), 0);
+    const completed = newestFirst.filter((each) => each.status === "completed");
+    // A failed one may have lasted until its timeout: measured by that, all others would look alike.
+    this.longest = completed.reduce((most, each) => Math.max(most, each.end_to_end_duration ?? 0), 0);
     this.largest = newestFirst.reduce((most, each) => Math.max(most, each.checkpointed_size ?? 0), 0);
     this.table.setRows(newestFirst);
     const oldestFirst = newestFirst.toReversed();
     this.times.set(oldestFirst.map(timesItem));
     this.sizes.set(oldestFirst.map(sizesItem));
     const group = this.times.groupSize;
-    const completed = newestFirst.filter((each) => each.status === "completed");
     this.times.describe(completed.length ? `Newest ${duration(completed[0].end_to_end_duration)}, longest ${duration(this.longest)}${group > 1 ? `; each bar is the longest of ${group}` : ""}` : "No completed checkpoint yet");
     this.sizes.describe(completed.length ? `Newest ${bytes(completed[0].checkpointed_size)}, largest ${bytes(this.largest)}` : "No completed checkpoint yet");
     this.older.hidden = !this.hasMore;
@@ -152,15 +153,15 @@ function statusCell() {
 
 function timesItem(item) {
   const phases = PHASES.map((name) => item.phases?.[name] ?? null);
-  const named = PHASES.map((name, index) => phases[index] !== null && `${LABELS[name]} ${duration(phases[index])}`).filter(Boolean);
-  const words = `Checkpoint ${item.id}, ${clock(item.trigger_timestamp)}, ${STATUS[item.status]}: ${duration(item.end_to_end_duration)}${named.length ? ` (${named.join(", ")})` : ""}${item.failure_message ? `, ${item.failure_message}` : ""}`;
-  return { parts: phases, label: clock(item.trigger_timestamp), words, isFailed: item.status === "failed", item };
+  const named = () => PHASES.map((name, index) => phases[index] !== null && `${LABELS[name]} ${duration(phases[index])}`).filter(Boolean).join(", ");
+  const words = () => `Checkpoint ${item.id}, ${clock(item.trigger_timestamp)}, ${STATUS[item.status]}: ${duration(item.end_to_end_duration)}${named() && ` (${named()})`}${item.failure_message ? `, ${item.failure_message}` : ""}`;
+  return { parts: phases, label: () => clock(item.trigger_timestamp), words, isFailed: item.status === "failed", item };
 }
 
 function sizesItem(item) {
   const parts = [item.checkpointed_size, item.inflight_bytes];
-  const words = `Checkpoint ${item.id}, ${clock(item.trigger_timestamp)}: ${bytes(parts[0])} of state, ${bytes(parts[1])} in flight`;
-  return { parts, label: clock(item.trigger_timestamp), words, isFailed: item.status === "failed", item };
+  const words = () => `Checkpoint ${item.id}, ${clock(item.trigger_timestamp)}: ${bytes(parts[0])} of state, ${bytes(parts[1])} in flight`;
+  return { parts, label: () => clock(item.trigger_timestamp), words, isFailed: item.status === "failed", item };
 }
 
 function details(checkpoint, close) {

@@ -1,7 +1,7 @@
 // The graph: which operator is the bottleneck, at one look. Cards are buttons over a drawing of the edges.
 
 import { Feed, get } from "../api.js";
-import { loadStack, Meter } from "../bars.js";
+import { LOAD, loadStack, Meter } from "../bars.js";
 import { h, onWidth, replace, s, setAttribute, setText } from "../dom.js";
 import { bytes, clock, count, duration, percent, rate, ratio, whole } from "../format.js";
 import { curve, layout } from "../layout.js";
@@ -9,21 +9,23 @@ import { Table } from "../table.js";
 
 export const title = "Graph";
 
-const SIZE = { width: 236, height: 176 };
-const GAPS = { right: { gapAlong: 84, gapAcross: 28 }, down: { gapAlong: 56, gapAcross: 28 } };
+const WIDE = { width: 248, height: 178 };
+// On a phone two cards fit side by side, with their figures below each other.
+const NARROW = { width: 156, height: 232 };
+const GAPS = { right: { gapAlong: 78, gapAcross: 24 }, down: { gapAlong: 52, gapAcross: 16 } };
 // Below these, a share or a skew is noise.
-const HELD_UP = 0.5;
+const BACKPRESSURED = 0.5;
 const SKEWED = 1.5;
 
 export function mount(panel, page, problem, argument) {
   return new GraphView(panel, page, problem, argument);
 }
 
-/** The vertex that others wait for: it is busy, not held up itself, and a vertex in front of it is. */
+/** The vertex that others wait for: it is busy, not backpressured itself, and a vertex in front of it is. */
 export function bottleneck({ vertices, edges }) {
   const byId = new Map(vertices.map((vertex) => [vertex.id, vertex]));
-  const waiting = (vertex) => edges.filter((edge) => edge.to === vertex.id).map((edge) => byId.get(edge.from)).filter((before) => before && before.backpressured >= HELD_UP);
-  return vertices.filter((vertex) => (vertex.backpressured ?? 0) < HELD_UP && waiting(vertex).length).sort((a, b) => b.busy - a.busy).map((vertex) => ({ vertex, waiting: waiting(vertex) }))[0] ?? null;
+  const waiting = (vertex) => edges.filter((edge) => edge.to === vertex.id).map((edge) => byId.get(edge.from)).filter((before) => before && before.backpressured >= BACKPRESSURED);
+  return vertices.filter((vertex) => (vertex.backpressured ?? 0) < BACKPRESSURED && waiting(vertex).length).sort((a, b) => b.busy - a.busy).map((vertex) => ({ vertex, waiting: waiting(vertex) }))[0] ?? null;
 }
 
 class GraphView {
@@ -76,8 +78,7 @@ class GraphView {
     if (wanted === this.arranged) return;
     this.arranged = wanted;
     const ids = vertices.map((vertex) => vertex.id);
-    const places = ["right", "down"].map((direction) => ({ direction, ...layout(ids, edges, { direction, ...SIZE, ...GAPS[direction] }) }));
-    const chosen = places[0].width <= this.width ? places[0] : places[1];
+    const chosen = arrangement(ids, edges, this.width);
     this.#cards(ids, chosen);
     this.#edges(edges, chosen);
     replace(this.words, edges.map((edge) => h("li", null, `${this.#name(edge.from)} to ${this.#name(edge.to)}: ${edge.exchange}${edge.can_be_overtaken ? ", barriers can overtake" : ""}`)));
@@ -93,7 +94,8 @@ class GraphView {
       if (!this.cards.has(id)) this.cards.set(id, new Card(() => this.page.go("graph", this.open === String(id) ? null : id)));
       const { element } = this.cards.get(id);
       const { x, y } = chosen.places.get(id);
-      Object.assign(element.style, { left: `${x}px`, top: `${y}px`, width: `${SIZE.width}px`, height: `${SIZE.height}px` });
+      Object.assign(element.style, { left: `${x}px`, top: `${y}px`, width: `${chosen.size.width}px`, height: `${chosen.size.height}px` });
+      element.classList.toggle("narrow", chosen.size === NARROW);
       this.canvas.append(element);
     }
     this.#markOpen();
@@ -105,7 +107,7 @@ class GraphView {
     setAttribute(this.edges, "width", chosen.width);
     setAttribute(this.edges, "height", chosen.height);
     const drawn = edges.filter((edge) => chosen.places.has(edge.from) && chosen.places.has(edge.to)).map((edge) => {
-      const { path, middle } = curve(chosen.places.get(edge.from), chosen.places.get(edge.to), { direction: chosen.direction, ...SIZE });
+      const { path, middle } = curve(chosen.places.get(edge.from), chosen.places.get(edge.to), { direction: chosen.direction, ...chosen.size });
       const line = s("path", { class: edge.can_be_overtaken ? "edge overtakes" : "edge", d: path, "marker-end": "url(#arrow)" });
       this.lines.set(edge, line);
       const label = s("text", { class: "edge-label", x: middle.x, y: middle.y - 7, "text-anchor": "middle" }, edge.exchange);
@@ -113,13 +115,13 @@ class GraphView {
       if (chosen.direction === "down") [setAttribute(label, "x", middle.x + 12), setAttribute(label, "y", middle.y + 4), setAttribute(label, "text-anchor", "start")];
       return s("g", null, line, mark, label);
     });
-    const arrow = s("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 8, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, s("path", { d: "M0 0L8 4L0 8z", class: "arrow" }));
+    const arrow = s("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 8, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" }, s("path", { d: "M0 0L8 4L0 8z", class: "arrow" }));
     replace(this.edges, s("defs", null, arrow), drawn);
   }
 
   #paintLoad({ vertices, edges }) {
-    const held = new Set(vertices.filter((vertex) => vertex.backpressured >= HELD_UP).map((vertex) => vertex.id));
-    edges.forEach((edge, index) => [...this.lines.values()][index]?.classList.toggle("held", held.has(edge.from)));
+    const waits = new Set(vertices.filter((vertex) => vertex.backpressured >= BACKPRESSURED).map((vertex) => vertex.id));
+    edges.forEach((edge, index) => [...this.lines.values()][index]?.classList.toggle("waits", waits.has(edge.from)));
   }
 
   #markOpen() {
@@ -133,19 +135,27 @@ class GraphView {
   }
 }
 
+/** From left to right if that fits, else downwards, and with narrow cards if even that is too wide. */
+function arrangement(ids, edges, width) {
+  const tried = [["right", WIDE], ["down", WIDE], ["down", NARROW]].map(([direction, size]) => ({ direction, size, ...layout(ids, edges, { direction, ...size, ...GAPS[direction] }) }));
+  return tried.find((each) => each.width <= width - 8) ?? tried[2];
+}
+
 class Card {
   constructor(click) {
     this.name = h("span", { class: "card-name" });
     this.parallelism = h("span", { class: "card-parallelism" });
     this.chain = h("span", { class: "card-chain" });
     this.load = loadStack();
-    this.shares = h("span", { class: "card-shares" });
+    this.shares = LOAD.map(() => h("span", { class: "card-share" }));
     this.badge = h("span", { class: "badge", hidden: true });
     this.figures = new Map(["in", "out", "lag", "state", "queue", "skew"].map((key) => [key, h("span", { class: "card-value" })]));
     const cells = [["in", "in"], ["out", "out"], ["lag", "lag"], ["state", "state"], ["queue", "queue"], ["skew", "skew"]]
       .map(([key, label]) => h("span", { class: "card-figure" }, h("span", { class: "card-label" }, label), this.figures.get(key)));
     this.element = h("button", { type: "button", class: "card", click, "aria-expanded": "false" },
-      h("span", { class: "card-head" }, this.name, this.parallelism), this.badge, this.chain, this.load.element, this.shares, h("span", { class: "card-figures" }, cells));
+      h("span", { class: "card-head" }, this.name, this.parallelism), this.badge, this.chain, this.load.element,
+      h("span", { class: "card-shares" }, LOAD.map((name, index) => h("span", null, h("span", { class: "card-label" }, name), this.shares[index]))),
+      h("span", { class: "card-figures" }, cells));
   }
 
   set(vertex, isBottleneck) {
@@ -155,7 +165,7 @@ class Card {
     setText(this.chain, vertex.operators.map((operator) => operator.kind).join(" → "));
     setAttribute(this.chain, "title", vertex.operators.map((operator) => `${operator.name} (${operator.kind})`).join(" → "));
     this.load.set(vertex);
-    replaceShares(this.shares, vertex);
+    LOAD.forEach((name, index) => setText(this.shares[index], percent(vertex[name])));
     setText(this.figures.get("in"), rate(vertex.rows_in_per_second));
     setText(this.figures.get("out"), rate(vertex.rows_out_per_second));
     setText(this.figures.get("lag"), duration(vertex.watermark_lag_ms));
@@ -168,24 +178,19 @@ class Card {
     this.badge.hidden = !isBottleneck;
     setText(this.badge, isBottleneck ? "bottleneck" : "");
     this.element.classList.toggle("is-bottleneck", isBottleneck);
-    this.element.classList.toggle("is-held", vertex.backpressured >= HELD_UP);
+    this.element.classList.toggle("is-backpressured", vertex.backpressured >= BACKPRESSURED);
   }
-}
-
-function replaceShares(element, { busy, backpressured, idle }) {
-  const words = `busy ${percent(busy)} · held ${percent(backpressured)} · idle ${percent(idle)}`;
-  setText(element, words);
 }
 
 function verdict({ vertices }, narrow) {
   if (!vertices.length) return "The graph comes with the first workers.";
-  if (narrow === null) return "No operator is held up: the pipeline keeps pace with its input.";
+  if (narrow === null) return "No operator is backpressured: the pipeline keeps pace with its input.";
   const waiting = narrow.waiting.map((vertex) => `${vertex.name} (${percent(vertex.backpressured)} of its time)`).join(", ");
-  return `${narrow.vertex.name} is the bottleneck: busy ${percent(narrow.vertex.busy)}. Held up by it: ${waiting}.`;
+  return `${narrow.vertex.name} is the bottleneck: busy ${percent(narrow.vertex.busy)}. It backpressures ${waiting}.`;
 }
 
 function legend() {
-  const entries = [["busy", "busy"], ["backpressured", "held up: backpressured"], ["idle", "idle"]];
+  const entries = [["busy", "busy"], ["backpressured", "backpressured: waits for the operator behind it"], ["idle", "idle"]];
   const overtakes = s("svg", { class: "key", width: 34, height: 12, "aria-hidden": "true" }, s("path", { class: "edge overtakes", d: "M0 6H34" }), s("path", { class: "overtake-mark", d: "M11 2l4 4l-4 4m5 -8l4 4l-4 4" }));
   const aligned = s("svg", { class: "key", width: 34, height: 12, "aria-hidden": "true" }, s("path", { class: "edge", d: "M0 6H34" }));
   return h("ul", { class: "legend graph-legend" },
@@ -205,7 +210,7 @@ class Subtasks {
       columns: [
         { title: "Subtask", width: 5, text: (row) => String(row.index), sort: (row) => row.index, isNumber: true },
         { title: "Worker", width: 5, text: (row) => whole(row.worker), sort: (row) => row.worker, isNumber: true },
-        { title: "Busy, held up, idle", width: 11, cell: loadStack, sort: (row) => row.busy, isNumber: false },
+        { title: "Busy, backpressured, idle", width: 11, cell: loadStack, sort: (row) => row.backpressured },
         { title: "Busy", width: 5, text: (row) => percent(row.busy), sort: (row) => row.busy, isNumber: true },
         this.#meter("Rows in", (row) => row.rows_in, count),
         this.#meter("Rows in/s", (row) => row.rows_in_per_second, rate),

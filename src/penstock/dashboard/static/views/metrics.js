@@ -10,7 +10,7 @@ export const title = "Metrics";
 const RANGES = [[300, "5 min"], [900, "15 min"], [3600, "1 hour"]];
 const CHARTS = [
   { title: "Rows per second", format: rate, series: [["rows_in_per_second", "in"], ["rows_out_per_second", "out"]] },
-  { title: "Busy and backpressured", format: percent, limit: 1, series: [["busy", "busy"], ["backpressured", "held up"]] },
+  { title: "Busy and backpressured", format: percent, limit: 1, series: [["busy", "busy"], ["backpressured", "backpressured"]] },
   { title: "Latency from source to sink", format: duration, series: [["latency_p50_ms", "median"], ["latency_p99_ms", "99th percentile"]] },
   { title: "Watermark behind the clock", format: duration, series: [["watermark_lag_ms", "lag"]] },
   { title: "Duration of checkpoints", format: duration, series: [["checkpoint_duration", "duration"]] },
@@ -26,10 +26,9 @@ class MetricsView {
   constructor(panel, problem) {
     this.seconds = 900;
     this.charts = CHARTS.map((chart) => new LineChart({ ...chart, series: chart.series.map(([name, label]) => ({ name, label })) }));
-    this.others = h("div", { class: "charts" });
     const choice = h("select", { id: "range", change: () => this.#choose(Number(choice.value)) }, RANGES.map(([seconds, label]) => h("option", { value: seconds, selected: seconds === this.seconds }, label)));
-    this.grid = h("div", { class: "charts three" }, this.charts.map((chart) => chart.element));
-    replace(panel, h("p", { class: "bar" }, h("span", null, h("label", { for: "range" }, "The last "), choice)), this.grid, this.others);
+    this.grid = h("div", { class: "charts many" }, this.charts.map((chart) => chart.element));
+    replace(panel, h("p", { class: "bar" }, h("span", null, h("label", { for: "range" }, "The last "), choice)), this.grid);
     for (const chart of this.charts) this.#share(chart);
     this.feed = new Feed(panel, `history?seconds=${this.seconds}`, { every: 5000, problem }, (answer) => this.#show(answer));
   }

@@ -66,7 +66,7 @@ class ProfilerView {
   #show(worker, { samples, seconds, stacks }) {
     this.samples = samples;
     this.result.hidden = stacks.length === 0;
-    setText(this.note, stacks.length ? `Worker ${worker}: ${plural(samples, "sample")} in ${plural(seconds, "second")}. A frame opens to the whole width; Escape or the lowest bar goes back.` : `Worker ${worker} gave no sample in ${plural(seconds, "second")}.`);
+    setText(this.note, stacks.length ? `Worker ${worker}: ${plural(samples, "sample")} in ${plural(seconds, "second")}. A frame opens to the whole width; Escape or the top bar goes back.` : `Worker ${worker} gave no sample in ${plural(seconds, "second")}.`);
     this.flame.set(stacks);
     this.table.setRows(hottest(stacks));
   }

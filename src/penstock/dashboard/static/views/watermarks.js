@@ -3,10 +3,12 @@
 import { Feed } from "../api.js";
 import { Meter } from "../bars.js";
 import { h, replace, setText } from "../dom.js";
-import { clock, count, duration, isoDate, NONE } from "../format.js";
+import { clock, count, duration, isoDate, isoTime, NONE } from "../format.js";
 import { Table } from "../table.js";
 
 export const title = "Watermarks";
+
+const ANSWERS_MAX = 6;
 
 export function mount(panel, page, problem, argument) {
   return new WatermarksView(panel, page, problem, argument);
@@ -57,16 +59,19 @@ class WatermarksView {
     const newest = operators.reduce((most, each) => Math.max(most, each.watermark_ms ?? 0), 0);
     if (!newest) return;
     const moment = new Date(Math.ceil((newest + 1) / 10_000) * 10_000);
-    this.asked.value = `${isoDate(moment)}T${moment.toLocaleTimeString("en-GB", { hour12: false })}`;
+    this.asked.value = `${isoDate(moment)}T${isoTime(moment)}`;
   }
 
   #answer() {
     const end = new Date(this.asked.value).getTime();
     if (!this.operators || Number.isNaN(end)) return;
-    const sentences = this.operators.map((operator) => sentence(operator, end));
+    // The furthest behind comes first: it is the one that is waited for.
+    const behind = [...this.operators].sort((a, b) => (a.watermark_ms ?? 0) - (b.watermark_ms ?? 0));
+    const sentences = behind.map((operator) => sentence(operator, end));
     if (sentences.join("\n") === this.answered) return;
     this.answered = sentences.join("\n");
-    replace(this.answers, sentences.map((words) => h("li", null, words)));
+    const more = sentences.length > ANSWERS_MAX && `${sentences.length - ANSWERS_MAX} more operators are in the table.`;
+    replace(this.answers, [...sentences.slice(0, ANSWERS_MAX), more].filter(Boolean).map((words) => h("li", null, words)));
   }
 
   #table() {
@@ -112,7 +117,7 @@ function sentence({ operator, watermark_ms, held_by }, end) {
 class Parts {
   constructor(name, close) {
     this.name = name;
-    this.splits = this.#table("Splits", "Split", (row) => String(row.split), (row) => (row.is_idle ? "idle, does not hold anything back" : ""));
+    this.splits = this.#table("Splits", "Split", (row) => String(row.split), (row) => (row.is_idle ? "idle: holds nothing back" : "active"));
     this.subtasks = this.#table("Subtasks", "Subtask", (row) => String(row.index), () => "");
     this.elements = [h("div", { class: "details-head" }, h("h2", null, name), h("button", { type: "button", click: close }, "Close")), h("div", { class: "halves" }, this.splits.element, this.subtasks.element)];
   }
@@ -132,7 +137,7 @@ class Parts {
         { title, width: 10, text: name },
         { title: "Watermark", width: 9, text: (row) => clock(row.watermark_ms), isNumber: true },
         { title: "Behind the first", width: 8, text: (row) => (row.watermark_ms === null ? NONE : duration(this.first - row.watermark_ms)), isNumber: true },
-        { title: "", width: 9, text: note },
+        { title: "State", width: 11, text: note },
       ].slice(0, label === "Splits" ? 4 : 3),
     });
   }
