@@ -488,6 +488,7 @@ class FakePipeline:
 
 def _generation(number: int, started: int, restored: int | None) -> Json:
     phases = [{"name": name, "ms": ms} for name, ms in RECOVERY[2 if restored is None else 0 :]]
+    phases.append({"name": "running", "ms": 300_000})
     return {
         "generation": number,
         "started_at_ms": started,

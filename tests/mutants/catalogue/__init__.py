@@ -21,6 +21,7 @@ from tests.mutants.catalogue import (
     names,
     outputs,
     ownership,
+    page,
     recovery,
     seams,
     sinks,
@@ -54,4 +55,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *surface.MUTANTS,
     *metrics.MUTANTS,
     *tables.MUTANTS,
+    *page.MUTANTS,
 )

@@ -3,6 +3,8 @@
 
 import { h, onWidth, replace, s, setAttribute, setText } from "./dom.js";
 
+/** Milliseconds of a millisecond, second, minute, hour and day: round durations are multiples of these. */
+const TIMES = [1, 1000, 60_000, 3_600_000, 86_400_000];
 const MARGIN = { left: 58, right: 10, top: 8, bottom: 20 };
 
 export class Chart {
@@ -96,7 +98,7 @@ export function tickBelow(area, height, x, text) {
 export function niceTop(highest, base = 10) {
   if (!(highest > 0)) return { value: 1, steps: 1 };
   // 800 MiB and more are shown as parts of a GiB: 1,000 MiB is no round number of bytes.
-  const unit = base === 1024 ? 1024 ** Math.floor(Math.log(highest * 1.25) / Math.log(1024)) : 1;
+  const unit = base === 1024 ? 1024 ** Math.floor(Math.log(highest * 1.25) / Math.log(1024)) : base === "time" ? TIMES.findLast((each) => each <= highest) ?? 1 : 1;
   const scaled = highest / unit;
   const power = 10 ** Math.floor(Math.log10(scaled));
   const [factor, steps] = [[1, 2], [1.5, 3], [2, 2], [3, 3], [4, 2], [5, 2], [6, 3], [8, 2], [10, 2]].find(([limit]) => scaled <= limit * power * 1.0001);

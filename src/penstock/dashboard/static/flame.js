@@ -51,6 +51,15 @@ export function hottest(stacks) {
   return [...all.values()].sort((a, b) => b.self - a.self);
 }
 
+/** The number of outermost frames that all stacks have in common: the way from the process to the mailbox. */
+function sharedFrames(stacks) {
+  if (stacks.length < 2) return 0;
+  const [first, ...others] = stacks.map((stack) => stack.frames);
+  const differs = (frame, index) => others.some((frames) => frames[index]?.function !== frame.function || frames[index]?.file !== frame.file);
+  const found = first.findIndex(differs);
+  return found === -1 ? first.length : found;
+}
+
 export class Flame {
   constructor() {
     this.drawing = s("svg", { class: "flame", role: "tree", "aria-label": "Flame graph" });
@@ -66,7 +75,9 @@ export class Flame {
   }
 
   set(stacks) {
-    this.root = this.focus = treeOf(stacks);
+    const hidden = Math.max(sharedFrames(stacks) - 1, 0);
+    this.root = this.focus = treeOf(stacks.map(({ frames, samples }) => ({ frames: frames.slice(hidden), samples })));
+    this.hidden = hidden;
     this.#say(this.root);
     this.#draw();
   }
@@ -119,7 +130,7 @@ export class Flame {
 
   #words(at) {
     const share = `${plural(at.samples, "sample")}, ${percent(at.samples / Math.max(this.root.samples, 1))}`;
-    if (!at.parent) return `all: ${share}`;
+    if (!at.parent) return `all: ${share}${this.hidden ? `; the ${plural(this.hidden, "outermost call")}, the same in all of them, left out` : ""}`;
     const [line] = [...at.lines.entries()].sort((a, b) => b[1] - a[1])[0] ?? [0];
     return `${at.name} (${at.file}:${line}): ${share}`;
   }

@@ -4,7 +4,7 @@ import { now } from "./api.js";
 import { h, replace, s, setAttribute, setText } from "./dom.js";
 import { age, clock, count, duration, plural, rate, whole } from "./format.js";
 
-const KINDS = { running: "good", finished: "plain", failed: "bad" };
+const KINDS = { running: "good", finished: "plain", stopped: "plain", failed: "bad" };
 const POINTS_MAX = 120;
 
 export class Header {
@@ -49,12 +49,14 @@ export class Header {
   }
 
   #showCheckpoint(overview) {
-    if (overview.last_checkpoint === null) return this.#figure("checkpoint", "none yet", `one every ${duration(overview.checkpoint_interval_ms)}`);
-    const old = now() - overview.last_checkpoint_at_ms;
+    const interval = overview.checkpoint_interval_ms;
+    const every = interval === null ? "" : `every ${duration(interval)}`;
+    if (overview.last_checkpoint === null) return this.#figure("checkpoint", "none yet", every);
+    const old = overview.last_checkpoint_at_ms === null ? null : now() - overview.last_checkpoint_at_ms;
     // Three intervals without one: the alert that is shipped for Prometheus uses the same limit.
-    const isOverdue = overview.ended_at_ms === null && old > 3 * overview.checkpoint_interval_ms + 1000;
-    const every = `number ${overview.last_checkpoint}, every ${duration(overview.checkpoint_interval_ms)}`;
-    this.#figure("checkpoint", age(old), isOverdue ? `overdue: ${every}` : every, isOverdue ? "bad" : "");
+    const isOverdue = overview.is_live && overview.ended_at_ms === null && interval !== null && old > 3 * interval + 1000;
+    const note = [`number ${overview.last_checkpoint}`, every].filter(Boolean).join(", ");
+    this.#figure("checkpoint", age(old), isOverdue ? `overdue: ${note}` : note, isOverdue ? "bad" : "");
   }
 
   #showConnection() {
@@ -128,7 +130,7 @@ class Notices {
   }
 
   #failure({ failure, phase }, isOpen) {
-    const title = phase === "failed" ? "The pipeline has failed" : phase === "running" || phase === "finished" ? "Last failure, recovered from" : "Failure";
+    const title = phase === "failed" ? "The pipeline has failed" : ["running", "finished", "stopped"].includes(phase) ? "Last failure, recovered from" : "Failure";
     const summary = failure.trim().split("\n")[0];
     return h("details", { class: `notice ${phase === "failed" ? "bad" : "warn"}`, "data-kind": "failure", open: isOpen },
       h("summary", null, h("strong", null, `${title}: `), summary),

@@ -27,7 +27,7 @@ class CheckpointsView {
     this.known = new Map();
     this.hasMore = false;
     this.counts = h("p", { class: "verdict" });
-    this.times = new BarChart({ title: "Duration by phase", series: phaseSeries, format: duration, onOpen: (index) => this.#openBar(this.times, index) });
+    this.times = new BarChart({ title: "Duration by phase", series: phaseSeries, format: duration, base: "time", onOpen: (index) => this.#openBar(this.times, index) });
     this.sizes = new BarChart({ title: "Size", series: [{ name: "state", label: "state" }, { name: "inflight", label: "in flight" }], format: bytes, base: 1024, onOpen: (index) => this.#openBar(this.sizes, index) });
     this.table = this.#table();
     this.older = h("button", { type: "button", hidden: true, click: () => this.#loadOlder() }, "Load older checkpoints");

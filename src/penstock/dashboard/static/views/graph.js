@@ -217,7 +217,7 @@ class Subtasks {
         this.#meter("Rows out/s", (row) => row.rows_out_per_second, rate),
         this.#meter("State", (row) => row.state_bytes, bytes),
         this.#meter("Queue", (row) => row.queue_bytes, bytes),
-        { title: "Watermark", width: 9, text: (row) => clock(row.watermark_ms), sort: (row) => row.watermark_ms, isNumber: true },
+        { title: "Watermark", width: 11, text: (row) => clock(row.watermark_ms), sort: (row) => row.watermark_ms, isNumber: true },
       ],
     });
     replace(parent, h("div", { class: "details-head" }, this.heading, h("button", { type: "button", click: close }, "Close")), this.note, this.table.element);

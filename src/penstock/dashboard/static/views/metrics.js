@@ -11,9 +11,9 @@ const RANGES = [[300, "5 min"], [900, "15 min"], [3600, "1 hour"]];
 const CHARTS = [
   { title: "Rows per second", format: rate, series: [["rows_in_per_second", "in"], ["rows_out_per_second", "out"]] },
   { title: "Busy and backpressured", format: percent, limit: 1, series: [["busy", "busy"], ["backpressured", "backpressured"]] },
-  { title: "Latency from source to sink", format: duration, series: [["latency_p50_ms", "median"], ["latency_p99_ms", "99th percentile"]] },
-  { title: "Watermark behind the clock", format: duration, series: [["watermark_lag_ms", "lag"]] },
-  { title: "Duration of checkpoints", format: duration, series: [["checkpoint_duration", "duration"]] },
+  { title: "Latency from source to sink", format: duration, base: "time", series: [["latency_p50_ms", "median"], ["latency_p99_ms", "99th percentile"]] },
+  { title: "Watermark behind the clock", format: duration, base: "time", series: [["watermark_lag_ms", "lag"]] },
+  { title: "Duration of checkpoints", format: duration, base: "time", series: [["checkpoint_duration", "duration"]] },
   { title: "State", format: bytes, base: 1024, series: [["state_bytes", "state"]] },
   { title: "Memory of the workers", format: bytes, base: 1024, series: [["worker_memory_bytes", "memory"]] },
 ];
@@ -51,9 +51,12 @@ class MetricsView {
   #show({ step_ms, series }) {
     this.#addUnknown(series);
     const newest = Math.max(...Object.values(series).map((points) => points.at(-1)?.[0] ?? 0), 0) || now();
+    // A pipeline that is younger than the range fills the chart: its first minute is looked at most closely.
+    const oldest = Math.min(...Object.values(series).map((points) => points[0]?.[0] ?? newest));
+    const from = Math.max(newest - this.seconds * 1000, Math.min(oldest, newest - 60_000));
     for (const chart of this.charts) {
       const own = Object.fromEntries(chart.series.map(({ name }) => [name, series[name] ?? []]));
-      chart.set({ from: newest - this.seconds * 1000, to: newest, stepMs: step_ms, series: own });
+      chart.set({ from, to: newest, stepMs: step_ms, series: own });
     }
   }
 

@@ -8,6 +8,8 @@ import { clock, duration, plural } from "../format.js";
 export const title = "Recovery";
 
 const SHOWN_MAX = 50;
+// A generation is up from here on; the time that it then runs says nothing about its recovery.
+const UP = "running";
 const COLOURS = 6;
 
 export function mount(panel, page, problem) {
@@ -36,13 +38,13 @@ class RecoveryView {
   }
 
   #show({ generations }) {
-    const newest = [...generations].sort((a, b) => b.generation - a.generation);
+    const newest = [...generations].sort((a, b) => b.started_at_ms - a.started_at_ms);
     const failed = newest.filter((each) => each.failure);
     setText(this.verdict, failed.length ? `${plural(newest.length, "generation")}, ${plural(failed.length, "failure")}. The last one: ${failed[0].failure.summary}` : `${plural(newest.length, "generation")}, no failure.`);
     this.#showStrip(newest.toReversed());
     // An open traceback stays open when a new generation comes.
-    const open = new Set([...this.list.querySelectorAll("details[open]")].map((each) => each.dataset.generation));
-    replace(this.list, newest.slice(0, SHOWN_MAX).map((each) => generation(each, open.has(String(each.generation)), this.page)));
+    const open = new Set([...this.list.querySelectorAll("details[open]")].map((each) => each.dataset.started));
+    replace(this.list, newest.slice(0, SHOWN_MAX).map((each) => generation(each, open.has(String(each.started_at_ms)), this.page)));
     setText(this.note, newest.length > SHOWN_MAX ? `The newest ${SHOWN_MAX} of ${newest.length} are shown.` : "");
   }
 
@@ -51,7 +53,7 @@ class RecoveryView {
     const [from, to] = [oldestFirst[0].started_at_ms, Math.max(...oldestFirst.map((each) => each.ended_at_ms ?? now()))];
     const length = Math.max(to - from, 1);
     const parts = oldestFirst.slice(-SHOWN_MAX).map((each) => {
-      const part = h("span", { class: `life ${each.failure ? "failed" : each.ended_at_ms === null ? "running" : "ended"}`, title: `generation ${each.generation}` }, String(each.generation));
+      const part = h("span", { class: `life ${each.failure ? "failed" : each.ended_at_ms === null ? "running" : "ended"}`, title: nameOf(each.generation) }, each.generation === null ? "" : String(each.generation));
       part.style.left = `${((each.started_at_ms - from) / length) * 100}%`;
       part.style.width = `${(((each.ended_at_ms ?? now()) - each.started_at_ms) / length) * 100}%`;
       return part;
@@ -62,29 +64,34 @@ class RecoveryView {
   }
 }
 
+/** An attempt that ended before it had taken over the directory has no number. */
+const nameOf = (number) => (number === null ? "attempt without a generation" : `generation ${number}`);
+
 function generation(each, isOpen, page) {
   const end = each.ended_at_ms === null ? "until now" : `until ${clock(each.ended_at_ms)}`;
   const lived = duration((each.ended_at_ms ?? now()) - each.started_at_ms);
   const restored = each.restored_checkpoint === null ? "began without a checkpoint" : ["restored ", h("button", { type: "button", class: "link", click: () => page.go("checkpoints", each.restored_checkpoint) }, `checkpoint ${each.restored_checkpoint}`)];
   return h("li", { class: each.failure ? "generation failed" : "generation" },
-    h("h2", null, `Generation ${each.generation}`),
+    h("h2", { class: "name" }, nameOf(each.generation)),
     h("p", null, `${clock(each.started_at_ms)} ${end} (${lived}), `, restored),
     each.phases.length > 0 && phases(each.phases),
     each.failure && failure(each, isOpen));
 }
 
-function phases(list) {
+function phases(whole) {
+  const upAt = whole.findIndex((phase) => phase.name === UP);
+  const list = upAt === -1 ? whole : whole.slice(0, upAt);
   const all = list.reduce((sum, phase) => sum + (phase.ms ?? 0), 0);
   const names = list.map((_, index) => `step-${index % COLOURS}`);
   const stack = new Stack(names);
   stack.set(list.map((phase) => (phase.ms ?? 0) / Math.max(all, 1)), list.map((phase) => `${phase.name} ${duration(phase.ms)}`).join(", "));
   const legend = list.map((phase, index) => h("li", null, h("i", { class: `swatch fill-${names[index]}` }), `${phase.name} ${duration(phase.ms)}`));
-  return h("div", { class: "phases" }, h("p", null, h("strong", null, `Up after ${duration(all)}`)), stack.element, h("ul", { class: "legend" }, legend));
+  return h("div", { class: "phases" }, h("p", null, h("strong", null, upAt === -1 ? `Not up after ${duration(all)}` : `Up after ${duration(all)}`)), stack.element, h("ul", { class: "legend" }, legend));
 }
 
-function failure({ generation: number, failure: { summary, error, operator, subtask, worker } }, isOpen) {
+function failure({ generation: number, started_at_ms, failure: { summary, error, operator, subtask, worker } }, isOpen) {
   const where = [operator !== null && `operator ${operator}`, subtask !== null && `subtask ${subtask}`, worker !== null && `worker ${worker}`].filter(Boolean).join(", ");
-  return h("details", { class: "notice bad", open: isOpen, "data-generation": number },
+  return h("details", { class: "notice bad", open: isOpen, "data-started": started_at_ms },
     h("summary", null, h("strong", null, "Ended by: "), summary, where && h("span", { class: "quiet" }, ` (${where})`)),
-    h("pre", { tabindex: 0, "aria-label": `Error of generation ${number}` }, error));
+    h("pre", { tabindex: 0, "aria-label": `Error of ${nameOf(number)}` }, error));
 }

@@ -65,8 +65,8 @@ class WatermarksView {
   #answer() {
     const end = new Date(this.asked.value).getTime();
     if (!this.operators || Number.isNaN(end)) return;
-    // The furthest behind comes first: it is the one that is waited for.
-    const behind = [...this.operators].sort((a, b) => (a.watermark_ms ?? 0) - (b.watermark_ms ?? 0));
+    // The furthest behind comes first: it is the one that is waited for. Operators in front of the event time have none.
+    const behind = [...this.operators].sort((a, b) => (a.watermark_ms ?? Infinity) - (b.watermark_ms ?? Infinity) || 0);
     const sentences = behind.map((operator) => sentence(operator, end));
     if (sentences.join("\n") === this.answered) return;
     this.answered = sentences.join("\n");
@@ -108,7 +108,7 @@ class WatermarksView {
 }
 
 function sentence({ operator, watermark_ms, held_by }, end) {
-  if (watermark_ms === null) return `${operator}: no watermark yet. ${held_by ? `It waits for ${held_by}.` : "No row with an event time has come."}`;
+  if (watermark_ms === null) return `${operator}: no watermark. Either no row has come, or its event time is taken further on${held_by ? `; its source is ${held_by}` : ""}.`;
   if (watermark_ms >= end) return `${operator}: emitted. The watermark ${clock(watermark_ms)} is past the window's end.`;
   return `${operator}: not yet. The watermark ${clock(watermark_ms)} has ${duration(end - watermark_ms)} to go${held_by ? `, held back by ${held_by}` : ""}.`;
 }
@@ -135,7 +135,7 @@ class Parts {
       label: `${label} of ${this.name}, the furthest behind first`, key: name,
       columns: [
         { title, width: 10, text: name },
-        { title: "Watermark", width: 9, text: (row) => clock(row.watermark_ms), isNumber: true },
+        { title: "Watermark", width: 11, text: (row) => clock(row.watermark_ms), isNumber: true },
         { title: "Behind the first", width: 8, text: (row) => (row.watermark_ms === null ? NONE : duration(this.first - row.watermark_ms)), isNumber: true },
         { title: "State", width: 11, text: note },
       ].slice(0, label === "Splits" ? 4 : 3),
