@@ -1,4 +1,4 @@
-"""Defects of the page: markup made of data, rows without bound, a connection or a permission that is lost in silence."""
+"""Defects of the page: markup made of data, rows without bound, a connection or a permission that is lost."""
 
 from __future__ import annotations
 

@@ -62,6 +62,9 @@ export function isoTime(moment) {
   return `${two(moment.getHours())}:${two(moment.getMinutes())}:${two(moment.getSeconds())}`;
 }
 
+/** A text of the server as a sentence, so that another one can follow it. */
+export const sentence = (text) => (/[.!?…:]$/.test(text.trim()) ? text.trim() : `${text.trim()}.`);
+
 export function plural(number, one, many = `${one}s`) {
   return `${whole(number)} ${number === 1 ? one : many}`;
 }

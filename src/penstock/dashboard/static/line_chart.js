@@ -69,7 +69,8 @@ export class LineChart extends Chart {
       if (!known.length) return `${label} ${NONE}`;
       return `${label} now ${this.format(known.at(-1)[1])}, at most ${this.format(greatest(known))}`;
     });
-    this.describe(newest.join("; "));
+    const isEmpty = this.series.every(({ name }) => !(this.data.series[name] ?? []).some((point) => point[1] !== null));
+    this.describe(isEmpty ? "No figures yet" : newest.join("; "));
   }
 }
 

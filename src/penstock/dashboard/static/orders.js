@@ -2,6 +2,7 @@
 
 import { get, post, Refused, token } from "./api.js";
 import { h, replace, setText } from "./dom.js";
+import { sentence } from "./format.js";
 
 const ORDERS = {
   savepoints: { label: "Take a savepoint", words: "A checkpoint that is kept until somebody deletes it. The pipeline goes on.", done: "Savepoint ordered; it appears among the checkpoints." },
@@ -50,7 +51,7 @@ export class Orders {
 
   #refuse(failure) {
     if (failure instanceof Refused && failure.status === 403) this.setAllowed(false);
-    replace(this.answer, h("strong", null, `Refused: ${failure.message}`), failure.cure ? ` ${failure.cure}` : null);
+    replace(this.answer, h("strong", null, sentence(`Refused: ${failure.message}`)), failure.cure ? ` ${failure.cure}` : null);
     this.answer.hidden = false;
   }
 
