@@ -107,8 +107,13 @@ def test_the_keyboard_reaches_every_view_and_everything_in_it_has_a_name_and_can
                 found += [f"{view}, {theme}: {each}" for each in page.evaluate(SWEEP)]
             page.get_by_role("tab", name=view).focus()
             page.keyboard.press("ArrowRight")
-        assert found == []
         expect(page.get_by_role("tab", name="Graph")).to_be_focused()  # The row of tabs is a ring.
+        page.get_by_role("button", name="Orders… (read-only)").press("Enter")
+        expect(page.get_by_label("Token", exact=True)).to_be_focused()
+        found += [f"Orders: {each}" for each in page.evaluate(SWEEP)]
+        page.keyboard.press("Escape")
+        assert found == []
+        page.get_by_role("tab", name="Graph").focus()
         page.keyboard.press("End")
         expect(page.get_by_role("tab", name="Configuration")).to_have_attribute("aria-selected", "true")
 

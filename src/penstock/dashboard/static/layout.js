@@ -9,7 +9,7 @@ export function layout(ids, edges, { direction, width, height, gapAlong, gapAcro
   const layers = ordered(layered(ids, known), known);
   const isRight = direction === "right";
   const [sizeAlong, sizeAcross] = isRight ? [width, height] : [height, width];
-  const across = Math.max(...layers.map((layer) => extent(layer.length, sizeAcross, gapAcross)));
+  const across = Math.max(0, ...layers.map((layer) => extent(layer.length, sizeAcross, gapAcross)));
   const places = new Map();
   layers.forEach((layer, depth) => {
     const start = (across - extent(layer.length, sizeAcross, gapAcross)) / 2;

@@ -41,7 +41,7 @@ class GraphView {
     replace(panel, this.sentence, this.frame, this.words, legend(), this.details);
     this.stopWidth = onWidth(this.frame, (width) => {
       this.width = width;
-      this.#arrange();
+      this.#draw();
     });
     this.feed = new Feed(panel, "graph", { problem }, (graph) => this.update("graph", graph));
     if (argument !== null) this.#openDetails();
@@ -51,13 +51,20 @@ class GraphView {
     if (kind === "connected") this.feed.now();
     if (kind !== "graph") return;
     this.graph = graph;
+    this.#draw();
+    this.subtasks?.update();
+  }
+
+  /** Needs the graph and the width; either may come first. */
+  #draw() {
+    if (!this.graph || !this.width) return;
+    const { graph } = this;
     this.#arrange();
     const narrow = bottleneck(graph);
     for (const vertex of graph.vertices) this.cards.get(vertex.id).set(vertex, narrow?.vertex.id === vertex.id);
     setText(this.sentence, verdict(graph, narrow));
     this.sentence.classList.toggle("warn", narrow !== null);
     this.#paintLoad(graph);
-    this.subtasks?.update();
   }
 
   navigate(argument) {
@@ -72,7 +79,6 @@ class GraphView {
 
   /** Places change with the graph or the width, not with the figures: nothing moves under the mouse. */
   #arrange() {
-    if (!this.graph || !this.width) return;
     const { vertices, edges } = this.graph;
     const wanted = JSON.stringify([vertices.map((vertex) => vertex.id), edges, this.width]);
     if (wanted === this.arranged) return;
