@@ -57,6 +57,7 @@ class FakePipeline:
     generations: list[Json] = field(default_factory=list)
     history: list[Json] = field(default_factory=list)
     busy_window: float = 0.93
+    _phases: list[Json] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.generations = [_generation(1, self.started_ms, None)]
@@ -84,13 +85,17 @@ class FakePipeline:
         }
 
     def restore(self) -> None:
+        """The next generation has begun, and is not up yet."""
         self.phase, self.phase_text = "restoring", "restoring 40 %"
+        restored = max(each["id"] for each in self.history if each["status"] == "completed")
+        self.generations.append(_generation(len(self.generations) + 1, self.now_ms(), restored))
+        self._phases = self.generations[-1]["phases"]
+        self.generations[-1]["phases"] = self._phases[:2]
 
     def recover(self) -> None:
         """New workers have restored the last checkpoint and run."""
         self.phase = self.phase_text = "running"
-        restored = max(each["id"] for each in self.history if each["status"] == "completed")
-        self.generations.append(_generation(len(self.generations) + 1, self.now_ms(), restored))
+        self.generations[-1]["phases"] = self._phases
 
     def complete_checkpoint(self) -> Json:
         made = self._checkpoint(self.history[-1]["id"] + 1, self.now_ms())

@@ -122,7 +122,8 @@ class FakeServer:
             for checkpoint in self.pipeline.history[seen:]:
                 yield _event("checkpoint", checkpoint)
             seen = len(self.pipeline.history)
-            now = json.dumps(self.pipeline.recoveries())
+            # As the real server: the phases of a generation are no event, because the last one grows all the time.
+            now = [(each["generation"], each["ended_at_ms"]) for each in self.pipeline.generations]
             if generations not in (None, now):
                 yield _event("recovery", self.pipeline.recoveries())
             generations = now

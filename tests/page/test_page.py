@@ -145,6 +145,7 @@ def test_a_kill_and_the_recovery_are_seen_without_a_reload(browser: Browser) -> 
         expect(page.locator(".generation")).to_have_count(1)
         server.pipeline.restore()
         expect(page.locator("#phase")).to_have_text("restoring 40 %")
+        expect(page.locator(".generation").first).to_contain_text("Not up after 600 ms")
         server.pipeline.recover()
         expect(page.locator("#phase")).to_have_text("running")
         expect(page.locator(".generation")).to_have_count(2)

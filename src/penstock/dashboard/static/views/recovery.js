@@ -25,12 +25,22 @@ class RecoveryView {
     this.list = h("ol", { class: "generations", reversed: true });
     this.note = h("p", { class: "quiet" });
     replace(panel, this.verdict, this.strip, this.axis, this.list, this.note);
-    this.feed = new Feed(panel, "recoveries", { problem }, (answer) => this.#show(answer));
+    this.feed = new Feed(panel, "recoveries", { every: 2000, problem }, (answer) => this.#show(answer));
   }
 
   update(kind, detail) {
     if (kind === "connected") this.feed.now();
     if (kind === "recovery") detail.generations ? this.#show(detail) : this.feed.now();
+  }
+
+  /** The ages of what still lasts. */
+  tick() {
+    if (!this.newest) return;
+    this.#showStrip(this.newest.toReversed());
+    for (const each of this.newest) {
+      const shown = this.list.querySelector(`[data-lived="${each.started_at_ms}"]`);
+      if (shown && each.ended_at_ms === null) setText(shown, duration(Math.floor((now() - each.started_at_ms) / 1000) * 1000));
+    }
   }
 
   stop() {
@@ -39,9 +49,15 @@ class RecoveryView {
 
   #show({ generations }) {
     const newest = [...generations].sort((a, b) => b.started_at_ms - a.started_at_ms);
+    this.newest = newest;
+    this.tick();
+    // Phases are no event of the stream, so they are asked for. Written again only if there is another one of them: the
+    // text that somebody reads or copies must stay. The last phase grows all the time.
+    const wanted = JSON.stringify(newest.map((each) => ({ ...each, phases: each.phases.filter((phase) => phase.name !== UP).map((phase) => (isUp(each) ? phase : phase.name)), up: isUp(each) })));
+    if (wanted === this.shown) return;
+    this.shown = wanted;
     const failed = newest.filter((each) => each.failure);
     setText(this.verdict, failed.length ? `${plural(newest.length, "generation")}, ${plural(failed.length, "failure")}. The last one: ${failed[0].failure.summary}` : `${plural(newest.length, "generation")}, no failure.`);
-    this.#showStrip(newest.toReversed());
     // An open traceback stays open when a new generation comes.
     const open = new Set([...this.list.querySelectorAll("details[open]")].map((each) => each.dataset.started));
     replace(this.list, newest.slice(0, SHOWN_MAX).map((each) => generation(each, open.has(String(each.started_at_ms)), this.page)));
@@ -64,16 +80,18 @@ class RecoveryView {
   }
 }
 
+const isUp = (each) => each.phases.some((phase) => phase.name === UP);
+
 /** An attempt that ended before it had taken over the directory has no number. */
 const nameOf = (number) => (number === null ? "attempt without a generation" : `generation ${number}`);
 
 function generation(each, isOpen, page) {
   const end = each.ended_at_ms === null ? "until now" : `until ${clock(each.ended_at_ms)}`;
-  const lived = duration((each.ended_at_ms ?? now()) - each.started_at_ms);
+  const lived = h("span", { "data-lived": each.started_at_ms }, duration((each.ended_at_ms ?? now()) - each.started_at_ms));
   const restored = each.restored_checkpoint === null ? "began without a checkpoint" : ["restored ", h("button", { type: "button", class: "link", click: () => page.go("checkpoints", each.restored_checkpoint) }, `checkpoint ${each.restored_checkpoint}`)];
   return h("li", { class: each.failure ? "generation failed" : "generation" },
     h("h2", { class: "name" }, nameOf(each.generation)),
-    h("p", null, `${clock(each.started_at_ms)} ${end} (${lived}), `, restored),
+    h("p", null, `${clock(each.started_at_ms)} ${end} (`, lived, "), ", restored),
     each.phases.length > 0 && phases(each.phases),
     each.failure && failure(each, isOpen));
 }
