@@ -138,9 +138,12 @@ def missing_links(text: str, home: Path) -> list[str]:
             continue
         name, _, anchor = target.partition("#")
         path = (home / name).resolve() if name else None
-        linked = text if path is None else path.read_text(encoding="utf-8") if path.is_file() else ""
-        if (path is not None and not path.exists()) or (anchor and anchor not in anchors_of(linked)):
+        if path is not None and not path.exists():
             found.append(target)
+        elif anchor:  # Pictures are linked too, and only a text has anchors.
+            linked = text if path is None else path.read_text(encoding="utf-8") if path.is_file() else ""
+            if anchor not in anchors_of(linked):
+                found.append(target)
     return found
 
 

@@ -14,10 +14,12 @@ ORIGINS = {"unaligned", "alignment", "injection", "coordination", "recovery", OW
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_text_to_be_replaced_is_there_once_and_the_result_is_python(mutant: Mutant) -> None:
+def test_the_text_to_be_replaced_is_there_once_and_the_result_is_another_program(mutant: Mutant) -> None:
     source = (REPOSITORY / PACKAGE / mutant.file).read_text(encoding="utf-8")
     mutated = mutant.mutated(source)
-    assert ast.dump(ast.parse(mutated)) != ast.dump(ast.parse(source))
+    assert mutated != source
+    if mutant.file.endswith(".py"):
+        assert ast.dump(ast.parse(mutated)) != ast.dump(ast.parse(source))
 
 
 def test_there_are_at_least_fifty_with_different_names() -> None:

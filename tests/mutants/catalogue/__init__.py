@@ -22,6 +22,7 @@ from tests.mutants.catalogue import (
     names,
     outputs,
     ownership,
+    page,
     recovery,
     seams,
     sinks,
@@ -56,4 +57,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *metrics.MUTANTS,
     *tables.MUTANTS,
     *dashboard.MUTANTS,
+    *page.MUTANTS,
 )

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from penstock.driver.attempts.phases import Phase
 from penstock.driver.observation.checkpoint_history import CheckpointHistory
 from penstock.driver.observation.left_out import LateRows, LeftOut, SkippedInput
 from penstock.driver.observation.listeners import CheckpointEnded, JobEvent, JobFinished, JobRestarted, JobStarted
