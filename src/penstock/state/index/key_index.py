@@ -233,22 +233,27 @@ class KeyIndex:
                 return known
         return self._find_or_add(words)
 
-    def find(self, arrays: Sequence[pa.Array]) -> Slots:
-        """The slot of each row, -1 for a key that never came, and for one with a null in it. Nothing is added."""
+    def find(self, arrays: Sequence[pa.Array], nulls_match: bool = False) -> Slots:
+        """The slot of each row, -1 for a key that never came. Nothing is added.
+
+        With `nulls_match` null is a key like any other, else a key with a null in it has no slot.
+        """
         leaves = [leaf for array in arrays for leaf in _leaves(array)]
         is_known = np.ones(len(leaves[0]), dtype=np.bool_)
         words: list[Column] = []
-        for array, interner in zip(leaves, self._interners, strict=True):
+        bits: Column = np.zeros(len(leaves[0]), dtype=np.int64)
+        for position, (array, interner) in enumerate(zip(leaves, self._interners, strict=True)):
             column = words_of(array) if interner is None else interner.known_words(array)
+            mask = null_mask(array) if array.null_count else np.zeros(len(array), dtype=np.bool_)
+            column = np.where(mask, 0, column)
+            bits |= mask.astype(np.int64) << position
             if interner is not None:
                 is_known &= column >= 0
-            if array.null_count:
-                is_known &= ~null_mask(array)
             words.append(column)
+        if not (nulls_match and self._has_nulls):
+            is_known &= bits == 0
         rows = np.flatnonzero(is_known)
-        words = [column[rows] for column in words]
-        if self._has_nulls:
-            words.append(np.zeros(len(rows), dtype=np.int64))
+        words = [column[rows] for column in [*words, *[bits] * self._has_nulls]]
         slots: Slots = np.full(len(is_known), -1, dtype=np.intp)
         slots[rows] = self._table.find(self._hashes(words), self._equal(words))
         return slots
