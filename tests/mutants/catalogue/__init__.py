@@ -17,6 +17,7 @@ from tests.mutants.catalogue import (
     inputs,
     kafka,
     liveness,
+    lookups,
     metrics,
     names,
     outputs,
@@ -54,4 +55,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *surface.MUTANTS,
     *metrics.MUTANTS,
     *tables.MUTANTS,
+    *lookups.MUTANTS,
 )
