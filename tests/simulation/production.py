@@ -289,7 +289,7 @@ def deduplicated(world: World, load: Load) -> Topology:
     stamped = build.then(build.read(source), "stamp", lambda: Stamp(source.split_count))
     timed = stamped.with_watermark("t", 0, name="event time")
     slow = build.then(timed.rebalance(), "slow", lambda: Check(world, load.slow_us // 4))
-    once = timed.union(slow).drop_duplicates("v", within="8 ms", name="once", parallelism=load.parallelism + 1)
+    once = timed.union(slow).drop_duplicates("v", "k", within="8 ms", name="once", parallelism=load.parallelism + 1)
     build.finish(once.rebalance())
     return Topology(build.graph(), source.numbers())
 

@@ -82,7 +82,7 @@ class Versions:
         self._staged = _Staged(all_slots[order], all_times[order], np.concatenate(references)[order])
 
     def match(self, keys: Sequence[pa.Array], times: Times) -> References:
-        """For each key the last version that is not later than the time; 0 if there is none."""
+        """For each key the last version that is not later than the time, or 0."""
         slots = self._index.find(keys)
         found: References = np.zeros(len(slots), dtype=np.int64)
         if self._index.size == 0:
