@@ -29,8 +29,8 @@ MUTANTS = (
     _once(
         "A key that the new index does not know is not looked up in the old one",
         _SEEN,
-        "if self._old is not None:\n                self._ask_old",
-        "if self._old is None:\n                self._ask_old",
+        "self._until[slots[rows[found]]] = until[theirs[found]]",
+        "pass",
         "While the index is renewed, duplicates come through.",
     ),
     _once(
