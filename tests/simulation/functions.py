@@ -68,6 +68,28 @@ def windows_of(numbers: Numbers, times: Numbers, size: int, every: int) -> dict[
     return {window_number(key, window, count): window * every + size for (key, window), count in counts.items()}
 
 
+_VERSION_BITS = 16
+
+
+class AsOfNumbers(Operator):
+    """A record and its version as one number."""
+
+    def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        versions = batch.column("t_right").fill_null(-1).to_numpy()
+        emit(batch_of(numbers_of(batch.select(["v"])) << _VERSION_BITS | versions + 1))
+
+
+def as_of_numbers(numbers: Numbers, times: Numbers) -> Numbers:
+    """The model: a version is its own time, and there is one for each time."""
+    newest: dict[int, int] = {}
+    valid: list[dict[int, int]] = []
+    for version, key in enumerate(window_keys(np.arange(int(times.max()) + 1)).tolist()):
+        newest = {**newest, key: version}
+        valid.append(newest)
+    found = [valid[at].get(key, -1) for key, at in zip(window_keys(numbers).tolist(), times.tolist(), strict=True)]
+    return numbers << _VERSION_BITS | np.array(found) + 1
+
+
 class Alarms(KeyedFunction):
     """Holds each record until a timer of its own is due, and emits it then: a timer that is dropped loses it.
 

@@ -15,7 +15,18 @@ from penstock.graph.logical import Graph, OperatorFactory
 from penstock.operators.async_map.operator import MapAsyncOperator
 from penstock.pipeline import Pipeline
 from tests.simulation.async_calls import simulated
-from tests.simulation.functions import Alarms, Echoes, InOrder, Slowly, Stamp, WindowNumbers, echo_times, windows_of
+from tests.simulation.functions import (
+    Alarms,
+    AsOfNumbers,
+    Echoes,
+    InOrder,
+    Slowly,
+    Stamp,
+    WindowNumbers,
+    as_of_numbers,
+    echo_times,
+    windows_of,
+)
 from tests.simulation.operators import KEYS, Check, Count, KeyBy, Ordered, kept, modulo
 from tests.simulation.records import Numbers, batch_of, numbers_of
 from tests.simulation.sources import AppearingSource, NumberSource
@@ -271,6 +282,39 @@ class Mark(Check):
             emit(batch_of(numbers | _SECOND))
 
 
+def deduplicated(world: World, load: Load) -> Topology:
+    """Each record comes twice, on two ways, and is forgotten soon after that."""
+    build = Build(world, load)
+    source = build.source()
+    stamped = build.then(build.read(source), "stamp", lambda: Stamp(source.split_count))
+    timed = stamped.with_watermark("t", 0, name="event time")
+    slow = build.then(timed.rebalance(), "slow", lambda: Check(world, load.slow_us // 4))
+    once = timed.union(slow).drop_duplicates("v", "k", within="8 ms", name="once", parallelism=load.parallelism + 1)
+    build.finish(once.rebalance())
+    return Topology(build.graph(), source.numbers())
+
+
+def as_of(world: World, load: Load) -> Topology:
+    """Each record and the newest version of its key at its time, whichever of the two comes first."""
+    build = Build(world, load)
+    source, rates = build.source(), build.source(splits=1)
+    stamped = build.then(build.read(source), "stamp", lambda: Stamp(source.split_count))
+    versions = build.then(build.pipeline.source(rates, name="rates", parallelism=1), "stamp rates", lambda: Stamp(1), 1)
+    left = stamped.with_watermark("t", 0, name="event time")
+    right = versions.with_watermark("t", 0, name="time of rates", parallelism=1)
+    joined = left.key_by("k").join_as_of(
+        right.key_by("k"),
+        how="left",
+        right_schema="v bigint, k bigint, t bigint",
+        name="as of",
+        parallelism=load.parallelism + 1,
+    )
+    build.finish(build.then(joined, "numbers", AsOfNumbers).rebalance())
+    numbers = source.numbers()
+    expected = as_of_numbers(numbers, Stamp(source.split_count).times(numbers))
+    return Topology(build.graph(), expected, holding=frozenset({"as of"}))
+
+
 SIMULATED: dict[str, Callable[[World, Load], Topology]] = TOPOLOGIES | {
     build.__name__: build
     for build in (
@@ -286,5 +330,7 @@ SIMULATED: dict[str, Callable[[World, Load], Topology]] = TOPOLOGIES | {
         async_ordered,
         async_unordered,
         two_sinks,
+        deduplicated,
+        as_of,
     )
 }

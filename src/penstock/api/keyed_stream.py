@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Literal
 
 from penstock.api.arguments import (
     AtEnd,
@@ -16,6 +17,7 @@ from penstock.api.arguments import (
     require_sequence,
     windows_of,
 )
+from penstock.api.lookups import as_of_join
 from penstock.api.process_call import ProcessCall, time_mode_of
 from penstock.api.stream import Stream
 from penstock.api.windowed_stream import WindowedStream
@@ -245,3 +247,35 @@ class KeyedStream(Stream):
                 'column with on="…" if the source makes its own watermarks'
             )
         return WindowedStream(self, windows, column, late)
+
+    def join_as_of(
+        self,
+        other: KeyedStream,
+        *,
+        how: Literal["inner", "left"] = "inner",
+        suffix: str = "_right",
+        right_schema: SchemaLike | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Each record, and the version of `other` that is valid at its event time: see `docs/lookups.md`.
+
+        Example:
+
+            >>> timed = orders.with_watermark("at", "10 s")
+            >>> levels = ListSource([{"user": "ada", "level": level, "at": at} for level, at in [(1, 0), (2, 60_000)]])
+            >>> levels = timed.pipeline.source(levels, name="levels").with_watermark("at", "10 s")
+            >>> joined = timed.key_by("user").join_as_of(levels.key_by("user"))
+            >>> collect(joined.select("user", "at", "level"), by="at")
+            [{'user': 'ada', 'at': 1000, 'level': 1}, {'user': 'ada', 'at': 61000, 'level': 2}]
+
+        That is the version of the key with the largest time that is not after the record's; of equal times, the one
+        that came last. A record comes out when the watermarks of both streams have passed its time. One without a
+        version is left out, or with `how="left"` has nulls. A null key never matches. A record that is late is left out
+        and counted in `Status.rows_late`; a late version counts from its arrival on. State holds one version for each
+        key, and whatever the watermark has not passed. Columns of `other` that this stream has too get the `suffix`.
+
+        `right_schema`, with `how="left"`: the columns of `other`. Without it, a subtask that has had no record of
+        `other` yet cannot know them, and waits.
+        """
+        return as_of_join(self, other, how, suffix, right_schema, name, parallelism)

@@ -19,6 +19,7 @@ and changes with its key, its aggregates or its sources. A name of your own stay
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -35,6 +36,7 @@ from penstock.api.arguments import (
 from penstock.api.builder import definition_of
 from penstock.api.column_stream import ColumnStream
 from penstock.api.connected import ConnectedStreams
+from penstock.api.lookups import table_join
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.connectors.sink import Sink
 from penstock.graph.edges import side_ports
@@ -47,6 +49,7 @@ from penstock.operators import stateless as operators
 from penstock.operators.async_map.operator import MapAsyncOperator, Where
 from penstock.operators.event_time import EventTimeOperator
 from penstock.operators.formats import As
+from penstock.operators.keyed.drop_duplicates import DropDuplicatesOperator
 from penstock.protocol.manifest import Partitioning
 from penstock.protocol.manifest.compatibility import EVENT_TIME_COLUMN
 
@@ -275,6 +278,63 @@ class Stream(ColumnStream):
             stream = self._node("key_by", functools.partial(operators.KeyCheckOperator, columns), None, None)
         ports = tuple(replace(port, partitioning=Partitioning.HASH, key=columns) for port in stream._ports)
         return KeyedStream(self.pipeline, ports)
+
+    def drop_duplicates(
+        self,
+        *columns: str,
+        within: Duration | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """The first record of each value of `columns`; the others are left out, and counted.
+
+        Example:
+
+            >>> collect(orders.with_watermark("at", "10 s").drop_duplicates("user", within="1 hour").select("at"))
+            [{'at': 1000}, {'at': 2000}]
+
+        A record is a duplicate if it is less than `within` after one that was kept, in event time if the stream has it
+        (`with_watermark`), else by the clock of the worker. So state is bounded: a key is forgotten when the
+        watermark has passed its time and `within`. A record that comes later than that behind the watermark is left
+        out too, and counted in `Status.rows_late`, since nobody knows whether it is a duplicate. Without `within` every
+        key is remembered. Records are partitioned by `columns`; null is a value like any other.
+        """
+        require_columns("drop_duplicates", columns)
+        within_ms = None if within is None else duration_ms("drop_duplicates: within", within, at_least_ms=1)
+        on = self._event_time
+        made = functools.partial(DropDuplicatesOperator, within_ms, on)
+        settings = {"duplicates within": "any time" if within_ms is None else f"{within_ms} ms", "time": on or ""}
+        return self.key_by(*columns)._node(
+            "drop_duplicates", made, name, parallelism, keeps=Keeps.KEYS, definition=tuple(settings.items())
+        )
+
+    def join_table(
+        self,
+        table: object,
+        *,
+        on: str | Sequence[str] | Mapping[str, str],
+        how: Literal["inner", "left"] = "inner",
+        refresh_every: Duration | None = None,
+        suffix: str = "_right",
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Each record, and the rows of a table that have its key: see `docs/lookups.md`.
+
+        Example:
+
+            >>> names = pa.table({"user": ["ada", "ben"], "name": ["Ada L.", "Ben K."]})
+            >>> collect(orders.join_table(names, on="user").select("user", "name"))[:2]
+            [{'user': 'ada', 'name': 'Ada L.'}, {'user': 'ben', 'name': 'Ben K.'}]
+
+        `table` is a table of Arrow, or a DataFrame of pandas or Spark, read here and sent to every worker; or a
+        function that returns one, which every subtask calls, and calls again every `refresh_every`. `on` names a column
+        that both have, or several, or maps columns of the stream to columns of the table. A record with several matches
+        comes out once for each; one without a match is left out, or with `how="left"` has nulls. A null never
+        matches. Columns of the table that the stream has too get the `suffix`.
+        """
+        arguments = table_join(table, on, how, refresh_every, suffix)
+        return self._node("join_table", arguments, name, parallelism)
 
     def union(self, *others: Stream) -> Stream:
         """The records of all these streams, which must have one schema. Nothing is known about their order.

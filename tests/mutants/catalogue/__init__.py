@@ -18,6 +18,7 @@ from tests.mutants.catalogue import (
     inputs,
     kafka,
     liveness,
+    lookups,
     metrics,
     names,
     outputs,
@@ -58,4 +59,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *tables.MUTANTS,
     *dashboard.MUTANTS,
     *page.MUTANTS,
+    *lookups.MUTANTS,
 )

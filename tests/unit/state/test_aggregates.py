@@ -353,7 +353,7 @@ def test_a_snapshot_holds_references_until_it_is_encoded() -> None:
     live = state._bound
     assert live is not None
     assert columns._live[0] is live.numbers["sum(v)"]
-    assert columns.keys.words[0] is live.index._words[0]
+    assert columns.keys.words[0] is live.index._words[0].values
 
 
 def test_a_dropped_or_encoded_snapshot_is_no_longer_fed() -> None:

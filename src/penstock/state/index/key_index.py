@@ -26,13 +26,13 @@ from penstock.columnar.hashing import Words, hash_array, mix
 from penstock.columnar.plain import plain
 from penstock.errors import DataError
 from penstock.state.columns import Mask, array_of_words, fits_word, with_nulls, words_of
-from penstock.state.index.slot_table import Rows, Slots, SlotTable
+from penstock.state.index.growing import GrowingColumn
+from penstock.state.index.slot_table import Equal, Rows, Slots, SlotTable
 
 Column: TypeAlias = npt.NDArray[np.int64]
 
 _MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)
-_FIRST_CAPACITY = 1 << 10
-_MERGED_ROWS_MAX = 1 << 17
+_MERGED_ROWS_MAX = 1 << 16
 """Values of a chunk that is not merged with others any more: merging holds the mailbox."""
 _MERGED_BYTES_MAX = 1 << 30  # a string array cannot hold more than 2 GiB
 _LEAVES_MAX = 62
@@ -44,25 +44,41 @@ class Interner:
     def __init__(self, kind: pa.DataType) -> None:
         self.kind = kind
         self._chunks: tuple[pa.Array, ...] = (pa.array([], kind),)
-        self._hashes: Words = np.empty(_FIRST_CAPACITY, dtype=np.uint64)
+        self._hashes = GrowingColumn(np.uint64)
         self._table = SlotTable(self._hashes_of)
 
     def _hashes_of(self, slots: Slots) -> Words:
-        return self._hashes.take(slots)
+        hashes: Words = self._hashes.values.take(slots)
+        return hashes
 
     def words(self, array: pa.Array) -> npt.NDArray[np.int64]:
-        """The number of each value; arbitrary for a null."""
+        """The number of each value, a new one for each new value; arbitrary for a null."""
         encoded = array.dictionary_encode()
         distinct = encoded.dictionary
         if len(distinct) == 0:
             return np.zeros(len(array), dtype=np.int64)
-
         hashes = hash_array(distinct)
 
+        def append(rows: Rows) -> None:
+            self._hashes.append(self._table.size, hashes[rows])
+            self._chunks = _with_chunk(self._chunks, take(distinct, rows))
+
+        return _spread(self._table.find_or_add(hashes, self._equal(distinct, hashes), append), encoded)
+
+    def known_words(self, array: pa.Array) -> npt.NDArray[np.int64]:
+        """The number of each value, -1 for a value that never came; arbitrary for a null."""
+        encoded = array.dictionary_encode()
+        distinct = encoded.dictionary
+        if len(distinct) == 0 or self._table.size == 0:
+            return np.full(len(array), -1, dtype=np.int64)
+        hashes = hash_array(distinct)
+        return _spread(self._table.find(hashes, self._equal(distinct, hashes)), encoded)
+
+    def _equal(self, distinct: pa.Array, hashes: Words) -> Equal:
         def equal(slots: Slots, rows: Rows | None) -> Mask:
             """Compare the hashes of all, and the values where the hashes are equal."""
             theirs = hashes if rows is None else hashes[rows]
-            same: Mask = self._hashes.take(slots, mode="clip") == theirs
+            same: Mask = self._hashes.values.take(slots, mode="clip") == theirs
             same &= slots >= 0
             likely = np.flatnonzero(same)
             ours = take_from(self._chunks, slots[likely])
@@ -70,25 +86,23 @@ class Interner:
             same[likely] = pc.equal(ours, values).to_numpy(zero_copy_only=False)
             return same
 
-        def append(rows: Rows) -> None:
-            first, end = self._table.size, self._table.size + len(rows)
-            self._hashes = with_capacity(self._hashes, end)
-            self._hashes[first:end] = hashes[rows]
-            self._chunks = _with_chunk(self._chunks, take(distinct, rows))
-
-        numbers = self._table.find_or_add(hashes, equal, append).astype(np.int64)
-        indices = fixed_width_values(encoded.indices, np.int32)
-        return numbers.take(indices, mode="clip")
+        return equal
 
     @property
     def state_bytes(self) -> int:
         values: int = sum(chunk.nbytes for chunk in self._chunks)
-        return self._hashes.nbytes + self._table.table_bytes + values
+        return self._hashes.column_bytes + self._table.table_bytes + values
 
     @property
     def chunks(self) -> tuple[pa.Array, ...]:
         """All values in the order of their numbers; immutable."""
         return self._chunks
+
+
+def _spread(numbers: Slots, encoded: pa.DictionaryArray) -> npt.NDArray[np.int64]:
+    """The numbers of distinct values at the places where the values stand."""
+    indices = fixed_width_values(encoded.indices, np.int32)
+    return numbers.astype(np.int64).take(indices, mode="clip")
 
 
 def _with_chunk(chunks: tuple[pa.Array, ...], chunk: pa.Array) -> tuple[pa.Array, ...]:
@@ -190,10 +204,10 @@ class KeyIndex:
         if len(leaf_kinds) > _LEAVES_MAX:
             raise DataError(f"a key has at most {_LEAVES_MAX} columns and fields, not {len(leaf_kinds)}")
         self._interners = [None if fits_word(kind) else Interner(kind) for kind in leaf_kinds]
-        self._words = [np.empty(_FIRST_CAPACITY, dtype=np.int64) for _ in leaf_kinds]
+        self._words = [GrowingColumn(np.int64) for _ in leaf_kinds]
         self._direct = DirectTable()
         """Of keys that are one word, the slots of those that lie close together."""
-        self._table = SlotTable(lambda slots: self._hashes([column.take(slots) for column in self._words]))
+        self._table = SlotTable(lambda slots: self._hashes([column.values.take(slots) for column in self._words]))
 
     @property
     def size(self) -> int:
@@ -204,7 +218,7 @@ class KeyIndex:
         """The memory of the keys and of the tables that find them."""
         tables = self._direct.table_bytes + self._table.table_bytes
         interned = sum(interner.state_bytes for interner in self._interners if interner is not None)
-        return sum(column.nbytes for column in self._words) + tables + interned
+        return sum(column.column_bytes for column in self._words) + tables + interned
 
     def slots_of(self, arrays: Sequence[pa.Array]) -> Slots:
         """The slot of each row, a new one for each new key. The arrays are of `kinds`, encoded or plain."""
@@ -219,33 +233,60 @@ class KeyIndex:
                 return known
         return self._find_or_add(words)
 
-    def _find_or_add(self, words: Sequence[Column]) -> Slots:
+    def find(self, arrays: Sequence[pa.Array], nulls_match: bool = False) -> Slots:
+        """The slot of each row, -1 for a key that never came. Nothing is added.
+
+        With `nulls_match` null is a key like any other, else a key with a null in it has no slot.
+        """
+        leaves = [leaf for array in arrays for leaf in _leaves(array)]
+        is_known = np.ones(len(leaves[0]), dtype=np.bool_)
+        words: list[Column] = []
+        bits: Column = np.zeros(len(leaves[0]), dtype=np.int64)
+        for position, (array, interner) in enumerate(zip(leaves, self._interners, strict=True)):
+            column = words_of(array) if interner is None else interner.known_words(array)
+            mask = null_mask(array) if array.null_count else np.zeros(len(array), dtype=np.bool_)
+            column = np.where(mask, 0, column)
+            bits |= mask.astype(np.int64) << position
+            if interner is not None:
+                is_known &= column >= 0
+            words.append(column)
+        if not (nulls_match and self._has_nulls):
+            is_known &= bits == 0
+        rows = np.flatnonzero(is_known)
+        words = [column[rows] for column in [*words, *[bits] * self._has_nulls]]
+        slots: Slots = np.full(len(is_known), -1, dtype=np.intp)
+        slots[rows] = self._table.find(self._hashes(words), self._equal(words))
+        return slots
+
+    def _equal(self, words: Sequence[Column]) -> Equal:
         def equal(slots: Slots, rows: Rows | None) -> Mask:
             same: Mask | None = None
             for ours, theirs in zip(self._words, words, strict=True):
-                column = ours.take(slots, mode="clip") == (theirs if rows is None else theirs.take(rows))
+                column = ours.values.take(slots, mode="clip") == (theirs if rows is None else theirs.take(rows))
                 same = column if same is None else same & column
             assert same is not None
             return same
 
-        def append(rows: Rows) -> None:
-            first, end = self.size, self.size + len(rows)
-            for position, column in enumerate(words):
-                self._words[position] = with_capacity(self._words[position], end)
-                self._words[position][first:end] = column[rows]
+        return equal
 
-        return self._table.find_or_add(self._hashes(words), equal, append)
+    def _find_or_add(self, words: Sequence[Column]) -> Slots:
+        def append(rows: Rows) -> None:
+            for ours, theirs in zip(self._words, words, strict=True):
+                ours.append(self.size, theirs[rows])
+
+        return self._table.find_or_add(self._hashes(words), self._equal(words), append)
 
     def snapshot(self) -> KeySnapshot:
         chunks = tuple(None if interner is None else interner.chunks for interner in self._interners)
-        return KeySnapshot(self.kinds, self.size, tuple(self._words), chunks)
+        return KeySnapshot(self.kinds, self.size, tuple(column.values for column in self._words), chunks)
 
     @property
     def _has_nulls(self) -> bool:
         return len(self._words) > len(self._interners)
 
     def _add_null_word(self) -> None:
-        self._words = [*self._words, np.zeros(len(self._words[0]), dtype=np.int64)]
+        # Twice as long as the others: a column that is half empty has time to grow.
+        self._words = [*self._words, GrowingColumn(np.int64, 2 * len(self._words[0].values))]
 
     def _hashes(self, words: Sequence[Column]) -> Words:
         """The hash of each key. Without nulls it is the same whether there is a word for them or not."""

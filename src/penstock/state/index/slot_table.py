@@ -10,8 +10,9 @@ round for each step. New keys are added by election: all rows at a free position
 last one stays and brings its key in, and the others look again, so that the copies of one key find it there.
 
 The table consists of segments of one size, and a directory that says by some bits of a hash which segment it belongs
-to (extendible hashing). A segment that has become too full is split in two. So the table grows in small steps, and no
-call takes longer because there are many keys.
+to (extendible hashing). A segment that has become too full is split in two. All segments become too full at about the
+same time, so splits are rationed: a new key pays for moving a few old ones, and the fullest segment is split first. So
+the table grows in small steps, and no call takes longer because there are many keys.
 """
 
 from __future__ import annotations
@@ -39,7 +40,15 @@ _FREE = 0
 _SEGMENT_BITS = 12
 _SEGMENT = 1 << _SEGMENT_BITS
 _SEGMENT_KEYS_MAX = _SEGMENT * 3 // 8
-"""Keys in a segment; one more, and it is split. Probing is short while most positions are free."""
+"""Keys in a segment; one more, and it is to be split. Probing is short while most positions are free."""
+_SEGMENT_KEYS_LIMIT = _SEGMENT * 3 // 4
+"""Keys in a segment; one more, and it is split at once."""
+_MOVED_PER_KEY = 2
+"""Keys that may be moved for each new one. With one, the table would grow just as fast as it fills."""
+_MOVES_SAVED_MAX = 8 * _SEGMENT_KEYS_MAX
+"""Moves that are paid for and not made yet, at most: a call makes as many, and those that its own keys pay for."""
+_ROOM_SEGMENTS_MAX = 16
+"""Segments that room is made for beforehand: the system clears it in one call."""
 _DEPTH_SLACK = 6
 """Bits by which the directory may be deeper than its segments need. Keys whose hashes agree in more are not split."""
 _SLOTS_MAX = 2**31 - 2
@@ -58,6 +67,8 @@ class SlotTable:
         """Of each segment, how many keys it holds."""
         self._depths: npt.NDArray[np.int64] = np.zeros(1, dtype=np.int64)
         """Of each segment, by how many bits of the directory its keys agree."""
+        self._moves = 0
+        """Moves of keys that are paid for."""
 
     @property
     def table_bytes(self) -> int:
@@ -73,6 +84,24 @@ class SlotTable:
         if not matches.all():
             misses = np.flatnonzero(~matches)
             self._resolve(found, misses, position[misses], hashes, equal, append)
+            # Here nobody is on the way to a position, and nothing has to be looked up again.
+            self._split_segments(self._full_segments())
+        return found
+
+    def find(self, hashes: Words, equal: Equal) -> Slots:
+        """The slot of each row, -1 where its key is not here. Nothing is added."""
+        position = self._home(hashes)
+        found: Slots = np.full(len(hashes), -1, dtype=np.int32)
+        rows: Rows = np.arange(len(hashes))
+        while len(rows):
+            slots = self._positions.take(position)
+            slots -= 1
+            matches = equal(slots, rows)
+            matches &= slots >= 0
+            found[rows[matches]] = slots[matches]
+            on = np.flatnonzero(~matches & (slots >= 0))
+            rows = rows[on]
+            position = _next(position[on], hashes[rows])
         return found
 
     def _resolve(
@@ -85,7 +114,7 @@ class SlotTable:
             if free.any():
                 self._elect(rows[free], position[free], append)
                 following = np.where(free, position, following)
-                if self._split_full_segments():
+                if self._keys.max() > _SEGMENT_KEYS_LIMIT and self._split_crowded_segments():
                     following = self._home(hashes[rows])
             slots = self._positions.take(following)
             slots -= 1
@@ -106,29 +135,42 @@ class SlotTable:
         self._positions[taken] = np.arange(first + 1, end + 1, dtype=np.int32)
         append(rows[winners])
         self.size = end
+        self._moves = min(self._moves, _MOVES_SAVED_MAX) + _MOVED_PER_KEY * len(winners)
         self._keys += np.bincount(taken >> _SEGMENT_BITS, minlength=len(self._keys))
 
-    def _split_full_segments(self) -> bool:
-        """True if there were any."""
+    def _split_crowded_segments(self) -> bool:
+        """Split those that cannot wait; True if there were any."""
         has_split = False
-        while len(full := self._full_segments()):
+        while len(crowded := self._splittable(_SEGMENT_KEYS_LIMIT)):
             has_split = True
-            held = self._positions.reshape(-1, _SEGMENT)[full]
-            slots = held[held != _FREE] - 1
-            others = range(len(self._depths), len(self._depths) + len(full))
-            self._make_room(len(full))
-            for segment, other in zip(full.tolist(), others, strict=True):
-                self._split(segment, other)
-            self._insert(slots)
+            self._split_segments(crowded)
+        if self._keys.max() == _SEGMENT:
+            raise OverflowError(f"{_SEGMENT} keys of one subtask have nearly the same hash")
         return has_split
 
     def _full_segments(self) -> npt.NDArray[np.intp]:
-        is_full = self._keys > _SEGMENT_KEYS_MAX
-        if is_full.any():
-            is_full &= self._depths < len(self._depths).bit_length() + _DEPTH_SLACK
-            if not is_full.any() and self._keys.max() == _SEGMENT:
-                raise OverflowError(f"{_SEGMENT} keys of one subtask have nearly the same hash")
-        return np.flatnonzero(is_full)
+        """Those that are full, the fullest first: as many as are paid for."""
+        full = self._splittable(_SEGMENT_KEYS_MAX)
+        fullest_first = full[np.argsort(-self._keys[full], kind="stable")]
+        moves = np.cumsum(self._keys[fullest_first])
+        paid = int(np.searchsorted(moves, self._moves, side="right"))
+        self._moves -= int(moves[paid - 1]) if paid else 0
+        return fullest_first[:paid]
+
+    def _splittable(self, keys: int) -> npt.NDArray[np.intp]:
+        """The segments with more than this many keys, unless the hashes of these agree in too many bits."""
+        depth_max = len(self._depths).bit_length() + _DEPTH_SLACK
+        return np.flatnonzero((self._keys > keys) & (self._depths < depth_max))
+
+    def _split_segments(self, segments: npt.NDArray[np.intp]) -> None:
+        if len(segments):
+            held = self._positions.reshape(-1, _SEGMENT)[segments]
+            slots = held[held != _FREE] - 1
+            others = range(len(self._depths), len(self._depths) + len(segments))
+            self._make_room(len(segments))
+            for segment, other in zip(segments.tolist(), others, strict=True):
+                self._split(segment, other)
+            self._insert(slots)
 
     def _make_room(self, segments: int) -> None:
         """Room for some more segments."""
@@ -136,8 +178,8 @@ class SlotTable:
         self._keys, self._depths = np.concatenate([self._keys, none]), np.concatenate([self._depths, none])
         count = len(self._depths)
         if count * _SEGMENT > len(self._positions):
-            # In place, where the system can do so, and by an eighth: the time goes with the part that is new.
-            self._positions.resize((count + count // 8) * _SEGMENT, refcheck=False)
+            # In place, where the system can do so: the time goes with the part that is new.
+            self._positions.resize((count + min(count // 8, _ROOM_SEGMENTS_MAX)) * _SEGMENT, refcheck=False)
 
     def _split(self, segment: int, other: int) -> None:
         """Empty a segment, and let `other` take those of its hashes that have one more bit set."""
