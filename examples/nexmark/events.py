@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from examples.nexmark.generator import COLUMNS, GROUP, IN_A_GROUP, Maker, Shape, counts
-from penstock import GeneratorSource, Pipeline, Stream
+from penstock import GeneratorSource, Pipeline, Source, Stream
 
 DELAY = "4 s"
 """The watermark is this far behind the newest event."""
@@ -49,15 +49,17 @@ class Events:
         return self._stream("bids", columns)
 
     def _stream(self, kind: str, columns: tuple[str, ...]) -> Stream:
+        return self.pipeline.source(self._source(kind, columns), name=kind)
+
+    def _source(self, kind: str, columns: tuple[str, ...]) -> Source:
         of_group = IN_A_GROUP[kind]
-        source = GeneratorSource(
+        return GeneratorSource(
             Maker(self.shape, kind, columns or COLUMNS[kind]),
             rows=None if self.count is None else counts(self.count)[kind],
             splits=self.splits,
             rows_per_second=None if self.rate is None else self.rate * of_group / GROUP,
             block_rows=of_group * self._block_groups(),
         )
-        return self.pipeline.source(source, name=kind)
 
     def _block_groups(self) -> int:
         if self.count is None:

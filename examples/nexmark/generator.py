@@ -2,7 +2,7 @@
 
 Of 50 events one is a person, three are auctions and 46 are bids. A field is drawn from a hash of the number and the
 field, in integers only, so that a replay, another parallelism and another language make the same events: Java has
-the same functions in `benchmarks/nexmark/flink/Events.java`. Only the columns that a query reads are made.
+the same functions in `benchmarks/peers/flink/Nexmark.java`. Only the columns that a query reads are made.
 
 The number of an event counts all events. The generator is asked for the k-th to l-th person, auction or bid.
 """

@@ -126,8 +126,8 @@ QUESTIONS: dict[str, Question] = {
     "q11": Question(
         """
         WITH begun AS (
-            SELECT bidder, date_time, epoch_ms(date_time) AS at,
-                   coalesce(at - lag(at) OVER (PARTITION BY bidder ORDER BY at) > 10000, true) AS is_new
+            SELECT bidder, date_time, epoch_ms(date_time) AS ms,
+                   coalesce(ms - lag(ms) OVER (PARTITION BY bidder ORDER BY ms) > 10000, true) AS is_new
             FROM bids
         ), numbered AS (
             SELECT bidder, date_time,

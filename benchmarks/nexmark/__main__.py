@@ -1,0 +1,108 @@
+"""`python -m benchmarks.nexmark [--only q5] [--runs N] [--events N]`: Penstock and Flink in turns, and one table.
+
+Results are kept in benchmarks/nexmark/results.json, and the tables of docs/nexmark.md are made of them. Runs with
+another number of events than the usual one are not kept. A question that cannot be asked yet is left out, and said to
+be. Where an answer is rows that are never taken back, Penstock and Flink must have the same number of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import document, runner
+from benchmarks.results import OURS, Bar, Case, Contender, Kind, Runs, details, summary
+from examples.nexmark.queries import NOT_YET, QUERIES
+
+EVENTS = 10_240_000
+"""A multiple of the events of a block for each subtask, so that Flink deals out the same blocks."""
+KEPT = Path(__file__).with_name("results.json")
+DOCUMENT = runner.ROOT / "docs" / "nexmark.md"
+PARALLELISM = 2
+
+_PEERS = str(runner.ROOT / "benchmarks" / "peers" / "run")
+_NOT_IN_FLINK = ("q6",)
+_SHOWN = (("rate", "M events/s"), ("work_rate", "M events/s"), ("state", "MB"), ("worker", "MB"), ("out", "rows"))
+_APPENDED = ("q0", "q1", "q2", "q3", "q5", "q7", "q8", "q10", "q11", "q13", "q14", "q20", "q21", "q22", "q23")
+"""Questions whose rows are never taken back: their number does not depend on the engine."""
+
+
+def cases(events: int) -> list[Case]:
+    found = []
+    for name, query in QUERIES.items():
+        if name in NOT_YET:
+            continue
+        ours = Contender(OURS, (sys.executable, "-m", "benchmarks.nexmark.ours", name, str(events), str(PARALLELISM)))
+        contenders = [ours]
+        if name not in _NOT_IN_FLINK:
+            words = ("bash", _PEERS, "flink-nexmark", name, str(events), str(PARALLELISM), "FILES")
+            contenders.append(Contender("Flink SQL", words))
+        bars = (Bar(Kind.RATIO, "rate", 1.0, 3.0),)
+        words_of = " ".join((query.__doc__ or "").split())
+        cases_name = f"{name}: {words_of}"
+        found.append(Case("nexmark", cases_name, tuple(contenders), bars, _SHOWN))
+    return found
+
+
+def geometric_mean(results: Sequence[tuple[Case, Runs]]) -> str:
+    """The bar of all questions together: at least 3 times the rate of Flink, and 10 times is the goal."""
+    ratios = [ratio for case, runs in results if (ratio := case.bars[0].of(runs.medians)) is not None]
+    if not ratios:
+        return "There is no peer to compare with."
+    mean = statistics.geometric_mean(ratios)
+    return f"Geometric mean over {len(ratios)} questions: {mean:.2f} × the rate of Flink SQL (bar 3 ×, goal 10 ×)."
+
+
+def check_counts(case: Case, runs: Runs) -> None:
+    """Raise `SystemExit` if the engines differ in the number of rows of an answer that only grows."""
+    name = case.name.partition(":")[0]
+    counts = {each: {figures["out"] for figures in found if "out" in figures} for each, found in runs.figures.items()}
+    if name in _APPENDED and len(set().union(*counts.values())) > 1:
+        raise SystemExit(f"{case.name}: the answers differ in their number of rows: {counts}")
+
+
+def write(results: Sequence[tuple[Case, Runs]]) -> None:
+    """Put the results into the page, between its marks."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    made = document.updated(text, runner.load(KEPT)["machine"], results)
+    before, begin, rest = made.partition(document.BEGIN)
+    DOCUMENT.write_text(f"{before}{begin}\n\n{geometric_mean(results)}\n{rest}", encoding="utf-8")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.nexmark", description=__doc__)
+    parser.add_argument("--only", action="append", metavar="QUERY", help="questions by name, such as q5")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each contender (default: 3)")
+    parser.add_argument("--events", type=int, default=EVENTS, help=f"events of each run (default: {EVENTS:,})")
+    parser.add_argument("--write", action="store_true", help="write what is kept into docs/nexmark.md; run nothing")
+    return parser.parse_args()
+
+
+def main() -> int:
+    given = arguments()
+    os.chdir(runner.ROOT)
+    if given.write:
+        write(runner.kept_runs(cases(EVENTS), KEPT))
+        return 0
+    for name in given.only or NOT_YET:
+        if name in NOT_YET:
+            print(f"{name} cannot be asked yet: {NOT_YET[name]}", flush=True)
+    chosen = [case for case in cases(given.events) if not given.only or case.name.partition(":")[0] in given.only]
+    results: list[tuple[Case, Runs]] = []
+    for case in chosen:
+        results.append((case, runner.run_case(case, given.runs)))
+        check_counts(*results[-1])
+        if given.events == EVENTS:
+            runner.keep(results[-1:], KEPT)
+    print("\n".join(["", *details(results), *summary(results), "", geometric_mean(results)]))
+    if given.events == EVENTS:
+        write(runner.kept_runs(cases(EVENTS), KEPT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
