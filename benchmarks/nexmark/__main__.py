@@ -12,40 +12,13 @@ import os
 import statistics
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from benchmarks import document, runner
-from benchmarks.results import OURS, Bar, Case, Contender, Kind, Runs, details, summary
-from examples.nexmark.queries import NOT_YET, QUERIES
+from benchmarks.nexmark.catalogue import APPENDED, EVENTS, KEPT, cases, name_of
+from benchmarks.results import Case, Runs, details, summary
+from examples.nexmark.queries import NOT_YET
 
-EVENTS = 10_240_000
-"""A multiple of the events of a block for each subtask, so that Flink deals out the same blocks."""
-KEPT = Path(__file__).with_name("results.json")
 DOCUMENT = runner.ROOT / "docs" / "nexmark.md"
-PARALLELISM = 2
-
-_PEERS = str(runner.ROOT / "benchmarks" / "peers" / "run")
-_NOT_IN_FLINK = ("q6",)
-_SHOWN = (("rate", "M events/s"), ("work_rate", "M events/s"), ("state", "MB"), ("worker", "MB"), ("out", "rows"))
-_APPENDED = ("q0", "q1", "q2", "q3", "q5", "q7", "q8", "q10", "q11", "q13", "q14", "q20", "q21", "q22", "q23")
-"""Questions whose rows are never taken back: their number does not depend on the engine."""
-
-
-def cases(events: int) -> list[Case]:
-    found = []
-    for name, query in QUERIES.items():
-        if name in NOT_YET:
-            continue
-        ours = Contender(OURS, (sys.executable, "-m", "benchmarks.nexmark.ours", name, str(events), str(PARALLELISM)))
-        contenders = [ours]
-        if name not in _NOT_IN_FLINK:
-            words = ("bash", _PEERS, "flink-nexmark", name, str(events), str(PARALLELISM), "FILES")
-            contenders.append(Contender("Flink SQL", words))
-        bars = (Bar(Kind.RATIO, "rate", 1.0, 3.0),)
-        words_of = " ".join((query.__doc__ or "").split())
-        cases_name = f"{name}: {words_of}"
-        found.append(Case("nexmark", cases_name, tuple(contenders), bars, _SHOWN))
-    return found
 
 
 def geometric_mean(results: Sequence[tuple[Case, Runs]]) -> str:
@@ -59,9 +32,8 @@ def geometric_mean(results: Sequence[tuple[Case, Runs]]) -> str:
 
 def check_counts(case: Case, runs: Runs) -> None:
     """Raise `SystemExit` if the engines differ in the number of rows of an answer that only grows."""
-    name = case.name.partition(":")[0]
     counts = {each: {figures["out"] for figures in found if "out" in figures} for each, found in runs.figures.items()}
-    if name in _APPENDED and len(set().union(*counts.values())) > 1:
+    if name_of(case) in APPENDED and len(set().union(*counts.values())) > 1:
         raise SystemExit(f"{case.name}: the answers differ in their number of rows: {counts}")
 
 
@@ -91,7 +63,7 @@ def main() -> int:
     for name in given.only or NOT_YET:
         if name in NOT_YET:
             print(f"{name} cannot be asked yet: {NOT_YET[name]}", flush=True)
-    chosen = [case for case in cases(given.events) if not given.only or case.name.partition(":")[0] in given.only]
+    chosen = [case for case in cases(given.events) if not given.only or name_of(case) in given.only]
     results: list[tuple[Case, Runs]] = []
     for case in chosen:
         results.append((case, runner.run_case(case, given.runs)))

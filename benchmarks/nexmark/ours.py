@@ -1,8 +1,8 @@
 """One question of Nexmark on local Spark: `python -m benchmarks.nexmark.ours QUERY EVENTS [PARALLELISM]`.
 
 Checkpoints are taken every second. `rate` is events for each second from the first record that a source reads until the
-job has ended, the final checkpoint included; `work_rate` until the last row was written. `state` is the largest state of a
-checkpoint, `worker` the memory of the largest worker at its peak, and `out` the number of rows of the answer.
+job has ended, the final checkpoint included; `work_rate` until the last row was written. `state` is the largest state
+of a checkpoint, `worker` the memory of the largest worker at its peak, and `out` the number of rows of the answer.
 """
 
 from __future__ import annotations

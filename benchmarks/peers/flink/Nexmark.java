@@ -21,7 +21,7 @@ import java.util.stream.*;
 /**
  * A question of Nexmark in Flink SQL, on the events of examples/nexmark/generator.py: the same functions of the same integers.
  * Nexmark SQL_DIRECTORY QUERY EVENTS PARALLELISM CHECKPOINTS           speed, into a black hole; checkpoints every second
- * Nexmark SQL_DIRECTORY QUERY EVENTS PARALLELISM check FILE RATE BEGIN the answer as a changelog, into a file
+ * Nexmark SQL_DIRECTORY QUERY,QUERY EVENTS PARALLELISM check DIRECTORY RATE BEGIN   answers as changelogs, a file for each
  * Nexmark events KIND EVENTS                                           the events as text, to compare with those of Python
  * The first line of a question says which columns of which tables it reads; only those are made.
  */
@@ -183,7 +183,7 @@ public class Nexmark {
       DataStream<RowData> stream = env.fromSource(new DataGeneratorSource<>(rows, rows.rows, info), WatermarkStrategy.noWatermarks(), kind);
       Schema.Builder schema = Schema.newBuilder();
       for (String column : columns) schema.column(column, column.equals("expires") || column.equals("date_time") ? DataTypes.TIMESTAMP(3) : TEXTS.contains(column) ? DataTypes.STRING() : DataTypes.BIGINT());
-      schema.columnByExpression("now", "PROCTIME()");
+      schema.columnByExpression("arrived", "PROCTIME()");
       if (Arrays.asList(columns).contains("date_time")) schema.watermark("date_time", "date_time - INTERVAL '4' SECOND");
       tables.createTemporaryView(kind, stream, schema.build());
     }
@@ -199,31 +199,41 @@ public class Nexmark {
 
   public static void main(String[] a) throws Exception {
     if (a[0].equals("events")) { printEvents(a[1], Long.parseLong(a[2])); return; }
-    String name = a[1]; long events = Long.parseLong(a[2]); int p = Integer.parseInt(a[3]); boolean check = a[4].equals("check");
-    long rate = check ? Long.parseLong(a[6]) : 100_000, begin = check ? Long.parseLong(a[7]) : 1_767_225_600_000L;
-    String text = Files.readString(Paths.get(a[0], name + ".sql")); String[] parts = text.split("\n", 2);
+    long events = Long.parseLong(a[2]); int p = Integer.parseInt(a[3]);
+    if (!a[4].equals("check")) { measure(a[0], a[1], events, p, a[4]); System.exit(0); }
+    for (String name : a[1].split(",")) {
+      try { writeAnswer(answer(a[0], name, events, p, Long.parseLong(a[6]), Long.parseLong(a[7]), ""), Paths.get(a[5], name + ".tsv").toString()); }
+      catch (Exception e) { System.out.printf("flink-sql %s WRONG: %s%n", name, e); continue; }
+      System.out.printf("flink-sql %s p=%d events=%d counted%n", name, p, events);
+    }
+    System.exit(0);
+  }
+
+  static Table answer(String directory, String name, long events, int p, long rate, long begin, String checkpoints) throws Exception {
+    String[] parts = Files.readString(Paths.get(directory, name + ".sql")).split("\n", 2);
     Configuration conf = new Configuration();
     conf.setString("execution.checkpointing.interval", "1 s");
     conf.setString("pipeline.object-reuse", "true");
     conf.setString("table.local-time-zone", "UTC");
-    conf.setString("taskmanager.memory.managed.size", "256 mb");
-    if (!check) { conf.setString("execution.checkpointing.storage", "filesystem"); conf.setString("execution.checkpointing.dir", "file://" + a[4]); }
+    if (!checkpoints.isEmpty()) { conf.setString("execution.checkpointing.storage", "filesystem"); conf.setString("execution.checkpointing.dir", "file://" + checkpoints); }
     StreamExecutionEnvironment env = StreamExecutionEnvironment.createLocalEnvironment(p, conf);
     StreamTableEnvironment tables = StreamTableEnvironment.create(env);
     tables.createTemporarySystemFunction("count_char", CountChar.class);
     tables.createTemporarySystemFunction("side_value", SideValue.class);
     declare(env, tables, parts[0], events, p, rate, begin);
-    Table answer = tables.sqlQuery(parts[1]);
-    if (check) { writeAnswer(answer, a[5]); System.out.printf("flink-sql %s events=%d counted%n", name, events); System.exit(0); }
-    long[] state = {0}; Path directory = Paths.get(a[4]);
-    Thread watch = new Thread(() -> { while (true) { state[0] = Math.max(state[0], bytesBelow(directory)); try { Thread.sleep(200); } catch (InterruptedException e) { return; } } });
+    return tables.sqlQuery(parts[1]);
+  }
+
+  static void measure(String directory, String name, long events, int p, String checkpoints) throws Exception {
+    Table answer = answer(directory, name, events, p, 100_000, 1_767_225_600_000L, checkpoints);
+    long[] state = {0}; Path written = Paths.get(checkpoints);
+    Thread watch = new Thread(() -> { while (true) { state[0] = Math.max(state[0], bytesBelow(written)); try { Thread.sleep(200); } catch (InterruptedException e) { return; } } });
     watch.setDaemon(true); watch.start();
     long began = System.currentTimeMillis();
     answer.insertInto(TableDescriptor.forConnector("blackhole").build()).execute().await();
     double net = (System.currentTimeMillis() - first) / 1e3;
     System.out.printf("flink-sql %s p=%d events=%d rate=%.4fM/s net=%.3fs start=%.2fs state=%.3fMB worker=%.0fMB counted%n", name, p, events, events / net / 1e6, net, (first - began) / 1e3,
       state[0] / 1e6, peakMemoryKb() / 1024.0);
-    System.exit(0);
   }
 
   /** A line for each row: the kind of change, then its values; times as milliseconds. */
