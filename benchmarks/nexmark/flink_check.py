@@ -18,19 +18,22 @@ from benchmarks.nexmark.catalogue import FLINK_QUERIES, PEERS
 from tests.nexmark.judge import differences, right_answer
 from tests.nexmark.questions import EVENTS, QUESTIONS, Question, Shape
 
+_NOT_JUDGED = ("q12",)
+"""At the end of its input Flink drops the windows of processing time that are open."""
 
-def answer_of(path: Path, question: Question) -> pa.RecordBatch:
+
+def answer_of(path: Path, question: Question) -> list[pa.RecordBatch]:
     """The rows of a changelog in the types of the right answer. `-U` and `-D` take a row back."""
-    text = pa.csv.ConvertOptions(strings_can_be_null=True, null_values=["null"], column_types={})
-    options = pa.csv.ParseOptions(delimiter="\t", quote_char=False)
     with path.open("rb") as file:
         names = file.readline().decode().rstrip("\n").split("\t")
-    text.column_types = dict.fromkeys(names, pa.string())
+    strings = dict.fromkeys(names, pa.string())
+    text = pa.csv.ConvertOptions(strings_can_be_null=True, null_values=["null"], column_types=strings)
+    options = pa.csv.ParseOptions(delimiter="\t", quote_char=False)
     table = pa.csv.read_csv(path, parse_options=options, convert_options=text)
     columns = {"op": pc.if_else(pc.match_substring(table["op"], "-"), "delete", "insert")}
     for field in right_answer(question).schema:
         columns[field.name] = _cast(table[field.name], field.type)
-    return pa.table(columns).combine_chunks().to_batches(max_chunksize=None)[0]
+    return list(pa.table(columns).to_batches())
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -49,14 +52,14 @@ def answers(names: list[str], shape: Shape, directory: str) -> list[str]:
 
 
 def main() -> int:
-    names = sys.argv[1:] or list(FLINK_QUERIES)
+    names = sys.argv[1:] or [name for name in FLINK_QUERIES if name not in _NOT_JUDGED]
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="penstock-nexmark-") as directory:
         for shape in {QUESTIONS[name].shape for name in names}:
             print(*answers([name for name in names if QUESTIONS[name].shape == shape], shape, directory), sep="\n")
         for name in names:
             path = Path(directory) / f"{name}.tsv"
-            found = differences(QUESTIONS[name], [answer_of(path, QUESTIONS[name])]) if path.exists() else ["no answer"]
+            found = differences(QUESTIONS[name], answer_of(path, QUESTIONS[name])) if path.exists() else ["no answer"]
             wrong += bool(found)
             print(f"{name}: {'as DuckDB' if not found else found[0]}", flush=True)
     return min(wrong, 1)
