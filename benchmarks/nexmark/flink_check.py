@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from benchmarks.nexmark.catalogue import FLINK_QUERIES, PEERS
+from examples.nexmark.generator import Shape
 from tests.nexmark.judge import differences, right_answer
-from tests.nexmark.questions import EVENTS, QUESTIONS, Question, Shape
+from tests.nexmark.questions import QUESTIONS, Question
 
 _NOT_JUDGED = ("q12",)
 """At the end of its input Flink drops the windows of processing time that are open."""
@@ -42,9 +43,9 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     return column.cast(kind)
 
 
-def answers(names: list[str], shape: Shape, directory: str) -> list[str]:
-    """Have Flink answer questions about events of one shape; returns its complaints."""
-    words = [",".join(names), str(EVENTS), "2", "check", directory, str(shape.events_per_second), str(shape.begin_ms)]
+def answers(names: list[str], shape: Shape, events: int, directory: str) -> list[str]:
+    """Have Flink answer questions about the same events; returns its complaints."""
+    words = [",".join(names), str(events), "2", "check", directory, str(shape.events_per_second), str(shape.begin_ms)]
     done = subprocess.run(["bash", PEERS, "flink-nexmark", *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"Flink could not be run: {done.stderr[-2000:]}")
@@ -55,8 +56,11 @@ def main() -> int:
     names = sys.argv[1:] or [name for name in FLINK_QUERIES if name not in _NOT_JUDGED]
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="penstock-nexmark-") as directory:
-        for shape in {QUESTIONS[name].shape for name in names}:
-            print(*answers([name for name in names if QUESTIONS[name].shape == shape], shape, directory), sep="\n")
+        about = {name: (QUESTIONS[name].shape, QUESTIONS[name].events) for name in names}
+        for shape, events in set(about.values()):
+            print(
+                *answers([name for name in names if about[name] == (shape, events)], shape, events, directory), sep="\n"
+            )
         for name in names:
             path = Path(directory) / f"{name}.tsv"
             found = differences(QUESTIONS[name], answer_of(path, QUESTIONS[name])) if path.exists() else ["no answer"]

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from examples.nexmark.generator import COLUMNS, Shape, table
 from examples.nexmark.queries.joins import SIDE_TABLE
-from tests.nexmark.questions import EVENTS, Compared, Question
+from tests.nexmark.questions import Compared, Question
 
 Row: TypeAlias = tuple[Any, ...]
 Answer: TypeAlias = Counter[Row]
@@ -31,14 +31,14 @@ def _database(shape: Shape, events: int) -> duckdb.DuckDBPyConnection:
     return database
 
 
-def right_answer(question: Question, events: int = EVENTS) -> pa.Table:
+def right_answer(question: Question) -> pa.Table:
     """The answer of DuckDB to a question about the first events."""
-    return _database(question.shape, events).sql(question.sql).to_arrow_table()
+    return _database(question.shape, question.events).sql(question.sql).to_arrow_table()
 
 
-def differences(question: Question, ours: Sequence[pa.RecordBatch], events: int = EVENTS) -> list[str]:
+def differences(question: Question, ours: Sequence[pa.RecordBatch]) -> list[str]:
     """Rows that are missing, and rows that should not be there; of each at most three."""
-    expected = right_answer(question, events)
+    expected = right_answer(question)
     columns = expected.column_names
     right = Counter(_rows(expected, columns))
     found = _answer(question, ours, columns)

@@ -22,7 +22,7 @@ _SLOW = replace(SHAPE, events_per_second=1, begin_ms=SHAPE.begin_ms - 5 * 3_600_
 class Compared(enum.Enum):
     """What of the answers must be equal."""
 
-    ROWS = "all rows, in any order"
+    ROWS = "all rows, in any order, less those that a changelog has taken back"
     LAST = "the last row of each key"
     TOTAL = "the sum of the last column"
 
@@ -36,6 +36,7 @@ class Question:
     key: tuple[str, ...] = ()
     """The columns of the key, where the last row of each key counts."""
     shape: Shape = SHAPE
+    events: int = EVENTS
     is_part: bool = False
     """Whether DuckDB answers for some of the keys only, because for others there are several right answers."""
 
@@ -114,9 +115,7 @@ QUESTIONS: dict[str, Question] = {
         WHERE epoch_ms(people.date_time) // 10000 = epoch_ms(auctions.date_time) // 10000
         """
     ),
-    "q9": Question(
-        f"SELECT auction, max(price) AS price FROM ({_OFFERS}) GROUP BY auction", Compared.LAST, ("auction",)
-    ),
+    "q9": Question(f"SELECT auction, max(price) AS price FROM ({_OFFERS}) GROUP BY auction"),
     "q10": Question(
         """
         SELECT auction, bidder, price, date_time, extra, date_time::DATE AS day, strftime(date_time, '%H:%M') AS minute
@@ -173,11 +172,7 @@ QUESTIONS: dict[str, Question] = {
         Compared.LAST,
         ("auction", "day"),
     ),
-    "q18": Question(
-        "SELECT bidder, auction, max(date_time) AS date_time FROM bids GROUP BY bidder, auction",
-        Compared.LAST,
-        ("bidder", "auction"),
-    ),
+    "q18": Question("SELECT bidder, auction, max(date_time) AS date_time FROM bids GROUP BY bidder, auction"),
     "q19": Question(
         """
         SELECT auction, price FROM bids
@@ -210,6 +205,8 @@ QUESTIONS: dict[str, Question] = {
         """
         SELECT auction, bidder, price, name, state, auctions.id AS own_auction, item_name
         FROM bids JOIN people ON bidder = people.id JOIN auctions ON bidder = seller
-        """
+        """,
+        # Of the first people one is the hot seller and the hot bidder: every bid meets most of the auctions.
+        events=1_000,
     ),
 }

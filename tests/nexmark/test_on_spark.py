@@ -15,7 +15,7 @@ from penstock import Pipeline
 from penstock.ids import WorkerId
 from penstock.testing import CollectSink
 from tests.nexmark.judge import differences
-from tests.nexmark.questions import EVENTS, QUESTIONS
+from tests.nexmark.questions import QUESTIONS
 from tests.spark.kit import completed, until
 
 pytestmark = pytest.mark.spark
@@ -30,10 +30,11 @@ def test_the_answer_is_that_of_duckdb_although_a_worker_is_killed(
 ) -> None:
     pipeline, output = Pipeline(f"nexmark {name}"), CollectSink()
     # At this rate there is something left to do when the worker is killed, on a fast machine too.
-    QUERIES[name](Events(pipeline, EVENTS, shape=QUESTIONS[name].shape, rate=4_000)).sink(output)
+    question = QUESTIONS[name]
+    QUERIES[name](Events(pipeline, question.events, shape=question.shape, rate=4_000)).sink(output)
     job = pipeline.start(spark, tmp_path, parallelism=2, checkpoint_interval=0.2, restart_delay=0.05)
     until(lambda: completed(job) >= 2, "two checkpoints", 200)
     os.kill(job.worker_processes[WorkerId(0)], signal.SIGKILL)
     assert job.wait(200)
     assert (job.status.restarts, job.status.rows_late) == (1, 0)
-    assert differences(QUESTIONS[name], output.batches()) == []
+    assert differences(question, output.batches()) == []

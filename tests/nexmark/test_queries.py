@@ -10,12 +10,12 @@ from penstock import Pipeline, PipelineError
 from penstock.testing import CollectSink, Result, Schedule, run
 from penstock.worker.settings import WorkerSettings
 from tests.nexmark.judge import differences, right_answer
-from tests.nexmark.questions import EVENTS, QUESTIONS
+from tests.nexmark.questions import QUESTIONS
 
 
 def asked(name: str) -> tuple[Pipeline, CollectSink]:
     pipeline, output = Pipeline(f"nexmark {name}"), CollectSink()
-    QUERIES[name](Events(pipeline, EVENTS, shape=QUESTIONS[name].shape)).sink(output)
+    QUERIES[name](Events(pipeline, QUESTIONS[name].events, shape=QUESTIONS[name].shape)).sink(output)
     return pipeline, output
 
 

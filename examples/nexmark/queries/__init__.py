@@ -22,7 +22,7 @@ QUERIES: dict[str, Query] = {
 
 NOT_YET: dict[str, str] = {
     "q3": "join",
-    "q4": "join, to_upsert",
+    "q4": "join, top, aggregates of a changelog",
     "q6": "join, over",
     "q7": "key_by without columns, join",
     "q8": "drop_duplicates, join",
