@@ -62,8 +62,10 @@ def _answer(question: Question, batches: Sequence[pa.RecordBatch], columns: Sequ
             last: dict[Row, Row] = {}
             for row, operation in zip(rows, operations, strict=True):
                 key = row[: len(question.key)]
-                last[key] = row
-                if operation == "delete":
+                if operation != "delete":
+                    last[key] = row
+                elif last.get(key) == row:
+                    # The row that took its place may have come before: then there is nothing to delete.
                     del last[key]
             return Counter(last.values())
         case Compared.TOTAL:

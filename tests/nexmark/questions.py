@@ -115,7 +115,9 @@ QUESTIONS: dict[str, Question] = {
         WHERE epoch_ms(people.date_time) // 10000 = epoch_ms(auctions.date_time) // 10000
         """
     ),
-    "q9": Question(f"SELECT auction, max(price) AS price FROM ({_OFFERS}) GROUP BY auction"),
+    "q9": Question(
+        f"SELECT auction, max(price) AS price FROM ({_OFFERS}) GROUP BY auction", Compared.LAST, ("auction",)
+    ),
     "q10": Question(
         """
         SELECT auction, bidder, price, date_time, extra, date_time::DATE AS day, strftime(date_time, '%H:%M') AS minute
