@@ -139,6 +139,10 @@ bench: setup ## Measure Penstock beside its peers, in turns: RUNS=3 of each; ONL
 bench-quick: setup ## One run of Penstock and of Flink: keyed sum, windows, checkpoints under backpressure
 	@$(PY) -m benchmarks --quick
 
+.PHONY: nexmark
+nexmark: setup ## Ask all questions of Nexmark, beside Flink: RUNS=3 of each; ONLY=q5; EVENTS=10000000
+	@$(PY) -m benchmarks.nexmark --runs $(or $(RUNS),3) $(if $(ONLY),--only $(ONLY)) $(if $(EVENTS),--events $(EVENTS))
+
 .PHONY: chaos
 chaos: setup ## Kill workers at random for MINUTES=1 and verify that nothing was lost
 	@$(PY) -m tests.chaos --minutes $(or $(MINUTES),1)

@@ -40,7 +40,8 @@ _UNITS = ("_ms", "_s", "_seconds", "_bytes")
 
 def sources() -> list[Any]:
     """Programs that users read: examples, blocks in documents, and what `penstock new` writes."""
-    found = [pytest.param(path.read_text("utf-8"), id=path.name) for path in sorted(REPOSITORY.glob("examples/*.py"))]
+    examples = sorted(REPOSITORY.glob("examples/**/*.py"))
+    found = [pytest.param(path.read_text("utf-8"), id=path.name) for path in examples]
     for path in [REPOSITORY / "README.md", *sorted(REPOSITORY.glob("docs/**/*.md"))]:
         blocks = _FENCE.findall(path.read_text("utf-8"))
         found += [pytest.param(block, id=f"{path.name}-{number}") for number, block in enumerate(blocks, 1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ import pyarrow as pa
 from penstock.connectors.source import END_OF_SPLIT, Backlog, Source, SplitReader
 from penstock.errors import DataError, IncompatibleCheckpoint, PipelineError
 
-_BLOCK_ROWS = 1 << 16
-"""An unbounded source deals out its numbers to the splits in blocks of this size."""
+_BLOCK_ROWS_MAX = 1 << 16
+"""Numbers are dealt out to the splits in blocks of at most this size, unless the user says otherwise."""
+_BLOCKS_OF_A_SPLIT = 32
+"""A bounded source has smaller blocks if each split would have fewer of them than this."""
 
 
 class GeneratorSource(Source):
@@ -25,6 +28,9 @@ class GeneratorSource(Source):
 
     `make` may also be an Arrow schema: then the columns hold numbers that look random. `rows=None` never ends.
     `rows_per_second` is for all splits together.
+
+    Numbers are dealt out to the splits in blocks, in turn, so that all splits are near the same number at any time:
+    where event time follows the numbers, it advances together. `block_rows` is the size of a block.
 
     The trap: `make` must be a function of the numbers alone. After a failure it is asked for the same records again,
     perhaps in other pieces; with a clock or a random generator in it they would be others. `splits` may not change
@@ -46,7 +52,10 @@ class GeneratorSource(Source):
         rows: int | None = None,
         splits: int = 1,
         rows_per_second: float | None = None,
+        block_rows: int | None = None,
     ) -> None:
+        if block_rows is not None and block_rows < 1:
+            raise PipelineError(f"GeneratorSource: block_rows is {block_rows}, and a block has at least one row")
         if splits < 1 or (rows is not None and rows < 0) or (rows_per_second is not None and rows_per_second <= 0):
             raise PipelineError(
                 f"GeneratorSource: rows is {rows}, splits {splits}, rows_per_second {rows_per_second}: "
@@ -57,6 +66,7 @@ class GeneratorSource(Source):
         self.is_endless = rows is None
         self.split_count = splits
         self.rows_per_second = rows_per_second
+        self.block_rows = block_rows
 
     def identity(self) -> Mapping[str, str]:
         return {**super().identity(), "splits": str(self.split_count)}
@@ -74,24 +84,67 @@ class GeneratorSource(Source):
         return _GeneratorReader(self, int(number), offset)
 
 
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """Numbers up to `high` that were dealt out together."""
+
+    high: int | None
+    """The value that `rows` had. None means without an end."""
+    block_rows: int | None
+    """The size of a block. None in checkpoints of version 0.1.0, where each split had one stretch of a bounded source,
+    and blocks of 65536 numbers of one without an end."""
+
+    def span(self, low: int, split: int, splits: int, position: int) -> tuple[int, int]:
+        """The number at `position` of a split, and the numbers that follow one by one; of none behind the end."""
+        if self.block_rows is None and self.high is not None:
+            first, end = (low + (self.high - low) * number // splits for number in (split, split + 1))
+            return first + position, max(0, end - first - position)
+        size = self.block_rows or _BLOCK_ROWS_MAX
+        block, within = divmod(position, size)
+        number = low + (block * splits + split) * size + within
+        left = size - within
+        return number, left if self.high is None else max(0, min(left, self.high - number))
+
+    def share(self, low: int, split: int, splits: int) -> int:
+        """The numbers of one split, of an extent with an end."""
+        assert self.high is not None
+        count = self.high - low
+        if self.block_rows is None:
+            return count * (split + 1) // splits - count * split // splits
+        rounds, rest = divmod(count, self.block_rows * splits)
+        return rounds * self.block_rows + min(max(rest - split * self.block_rows, 0), self.block_rows)
+
+
+def _extent(low: int, high: int | None, splits: int, block_rows: int | None) -> _Extent:
+    """An extent that begins now, with blocks of which every split has several."""
+    if block_rows is None and high is not None:
+        # A single split has nobody to advance with: its numbers are one block.
+        count = high - low
+        even = count if splits == 1 else min(_BLOCK_ROWS_MAX, count // (splits * _BLOCKS_OF_A_SPLIT))
+        block_rows = max(1, even)
+    return _Extent(high, block_rows or _BLOCK_ROWS_MAX)
+
+
 class _Share:
     """The numbers of one split, in order.
 
     `extents` are the values that `rows` has had: the numbers up to the first one were dealt out among the splits when
-    the source began, those from there to the next when it grew. So a number never changes its split. None means without
-    an end: those numbers are dealt out in blocks.
+    the source began, those from there to the next when it grew. So a number never changes its split.
     """
 
-    def __init__(self, split: int, splits: int, extents: Sequence[int | None]) -> None:
+    def __init__(self, split: int, splits: int, extents: Sequence[_Extent]) -> None:
         self._split = split
         self._splits = splits
         self.extents = tuple(extents)
 
-    def grown_to(self, rows: int | None) -> _Share:
+    def grown_to(self, rows: int | None, block_rows: int | None) -> _Share:
         """The same with more numbers behind them, if `rows` is more than it has ever been."""
-        last = self.extents[-1]
-        is_more = last is not None and (rows is None or rows > last)
-        return _Share(self._split, self._splits, (*self.extents, rows)) if is_more else self
+        last = self.extents[-1].high if self.extents else 0
+        is_more = last is not None and (rows is None or rows > last or not self.extents)
+        if not is_more:
+            return self
+        new = _extent(last or 0, rows, self._splits, block_rows)
+        return _Share(self._split, self._splits, (*self.extents, new))
 
     @property
     def rows(self) -> int | None:
@@ -107,27 +160,21 @@ class _Share:
     def span(self, position: int) -> tuple[int, int]:
         """The number at `position`, and how many follow it one by one; of none at the end."""
         low = 0
-        for high in self.extents:
-            if high is None:
-                block, within = divmod(position, _BLOCK_ROWS)
-                return low + (block * self._splits + self._split) * _BLOCK_ROWS + within, _BLOCK_ROWS - within
-            first, end = (low + (high - low) * number // self._splits for number in (self._split, self._split + 1))
-            if position < end - first:
-                return first + position, end - first - position
-            position -= end - first
-            low = high
+        for extent in self.extents:
+            number, left = extent.span(low, self._split, self._splits, position)
+            if left or extent.high is None:
+                return number, left
+            position -= extent.share(low, self._split, self._splits)
+            low = extent.high
         return low, 0
 
 
 class _GeneratorReader(SplitReader):
     def __init__(self, source: GeneratorSource, split: int, offset: bytes | None) -> None:
         self._source = source
-        state = json.loads(offset) if offset else 0
-        if isinstance(state, int):
-            # A new split, or one of a checkpoint of the time when `rows` was not noted.
-            state = {"position": state, "extents": [source.rows]}
-        self._position: int = state["position"]
-        self._share = _Share(split, source.split_count, state["extents"]).grown_to(source.rows)
+        self._position, extents = _noted(offset, source.rows)
+        share = _Share(split, source.split_count, extents)
+        self._share = share.grown_to(source.rows, source.block_rows)
         rate = source.rows_per_second
         self._rate = None if rate is None else rate / source.split_count
         self._allowed = 0.0
@@ -167,7 +214,21 @@ class _GeneratorReader(SplitReader):
         return Backlog(rows=rows - self._position) if rows is not None and is_whole else None
 
     def offset(self) -> bytes:
-        return json.dumps({"position": self._position, "extents": self._share.extents}).encode()
+        extents = self._share.extents
+        state = {"extents": [each.high for each in extents], "blocks": [each.block_rows for each in extents]}
+        return json.dumps({"position": self._position, **state}).encode()
+
+
+def _noted(offset: bytes | None, rows: int | None) -> tuple[int, list[_Extent]]:
+    """The position and the extents that a checkpoint has; no extents for a split that begins."""
+    if not offset:
+        return 0, []
+    state = json.loads(offset)
+    if isinstance(state, int):
+        # A checkpoint of the time when `rows` was not noted.
+        return state, [_Extent(rows, None)]
+    highs = state["extents"]
+    return state["position"], [*map(_Extent, highs, state.get("blocks", [None] * len(highs)))]
 
 
 class _Columns:

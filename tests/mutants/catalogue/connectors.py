@@ -6,6 +6,7 @@ from tests.mutants.mutant import OWN, Mutant
 
 _SOURCE = ("tests/unit/connectors/spark/test_source.py",)
 _SINK = ("tests/unit/connectors/spark/test_sink.py",)
+_GENERATOR = ("tests/unit/connectors/test_generator.py",)
 
 MUTANTS = (
     Mutant(
@@ -68,5 +69,25 @@ MUTANTS = (
         "A writer takes a part of its records for all of them.",
         seeds=0,
         tests=_SINK,
+    ),
+    Mutant(
+        "A position of an older checkpoint is counted in blocks",
+        OWN,
+        "connectors/generator.py",
+        'state.get("blocks", [None] * len(highs))',
+        'state.get("blocks", [_BLOCK_ROWS_MAX] * len(highs))',
+        "I9: after the update a number belongs to another split than before it, and comes twice or never.",
+        seeds=0,
+        tests=_GENERATOR,
+    ),
+    Mutant(
+        "A bounded generator deals out one stretch to each split",
+        OWN,
+        "connectors/generator.py",
+        "    return _Extent(high, block_rows or _BLOCK_ROWS_MAX)\n",
+        "    return _Extent(high, None)\n",
+        "The second split begins in the middle of event time, and windows hold half of the data.",
+        seeds=0,
+        tests=_GENERATOR,
     ),
 )

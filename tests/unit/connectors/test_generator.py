@@ -91,6 +91,41 @@ def test_an_offset_of_an_older_checkpoint_is_a_position() -> None:
     assert read_all(reader) == list(range(80, 100))
 
 
+def test_a_position_of_version_0_1_0_keeps_its_stretch_and_new_rows_are_dealt_out_in_blocks() -> None:
+    source = GeneratorSource(make, rows=300, splits=2, block_rows=10)
+    first, second = (
+        read_all(source.open(split, b'{"position": %d, "extents": [100]}' % position))
+        for split, position in (("0/2", 48), ("1/2", 50))
+    )
+    assert first == [48, 49, *(n for n in range(100, 300) if n // 10 % 2 == 0)]
+    assert second == [n for n in range(100, 300) if n // 10 % 2 == 1]
+
+
+def test_an_offset_is_written_as_it_always_was_with_the_blocks_beside_it() -> None:
+    reader = GeneratorSource(make, rows=6_400, splits=2).open("1/2", None)
+    reader.read(30)
+    assert reader.offset() == b'{"position": 30, "extents": [6400], "blocks": [100]}'
+
+
+def test_the_splits_of_a_bounded_source_advance_together() -> None:
+    rows, splits = 100_000, 4
+    source = GeneratorSource(make, rows=rows, splits=splits)
+    readers: list[Any] = [source.open(split, None) for split in source.splits()]
+    while all(batches := [reader.read(1 << 20) for reader in readers]):
+        if END_OF_SPLIT in batches:
+            break
+        newest = [batch.column("n")[-1].as_py() for batch in batches]
+        assert max(newest) - min(newest) <= rows // 32
+
+
+@pytest.mark.parametrize("rows", [1, 5, 100, 6_401, 200_001])
+def test_no_split_has_much_more_than_another(rows: int) -> None:
+    source = GeneratorSource(make, rows=rows, splits=3)
+    shares = [len(read_all(source.open(split, None), 1 << 20)) for split in source.splits()]
+    assert sum(shares) == rows
+    assert max(shares) - min(shares) <= max(1, rows // 3 // 32)
+
+
 def test_without_an_end_the_numbers_are_dealt_out_in_blocks() -> None:
     source = GeneratorSource(make, splits=2)
     blocks = []
@@ -125,6 +160,8 @@ def test_a_schema_does_for_a_function() -> None:
 
 
 def test_bad_arguments() -> None:
+    with pytest.raises(PipelineError, match="block_rows is 0, and a block has at least one row"):
+        GeneratorSource(make, block_rows=0)
     for arguments in ({"splits": 0}, {"rows": -1}, {"rows_per_second": 0}):
         with pytest.raises(PipelineError, match="none may be negative"):
             GeneratorSource(make, **arguments)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""The questions of Nexmark, measured on local Spark, beside Flink SQL on the same events."""

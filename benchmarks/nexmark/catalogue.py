@@ -1,0 +1,43 @@
+"""The questions of Nexmark as cases of a benchmark: who answers them, and what they are held to."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from benchmarks import runner
+from benchmarks.results import OURS, Bar, Case, Contender, Kind
+from examples.nexmark.queries import NOT_YET, QUERIES
+
+EVENTS = 10_240_000
+"""A multiple of the events of a block for each subtask, so that Flink deals out the same blocks."""
+PARALLELISM = 2
+PEERS = str(runner.ROOT / "benchmarks" / "peers" / "run")
+FLINK_SQL = runner.ROOT / "benchmarks" / "peers" / "flink" / "nexmark"
+FLINK_QUERIES = tuple(name for name in QUERIES if (FLINK_SQL / f"{name}.sql").exists())
+"""Flink SQL has no answer to q6."""
+KEPT = Path(__file__).with_name("results.json")
+
+APPENDED = ("q0", "q1", "q2", "q3", "q5", "q7", "q8", "q10", "q11", "q13", "q14", "q20", "q21", "q22", "q23")
+"""Questions whose rows are never taken back: their number does not depend on the engine."""
+
+_SHOWN = (("rate", "M events/s"), ("work_rate", "M events/s"), ("state", "MB"), ("worker", "MB"), ("out", "rows"))
+
+
+def cases(events: int = EVENTS) -> list[Case]:
+    """One case for each question that can be asked."""
+    return [_case(name, events) for name in QUERIES if name not in NOT_YET]
+
+
+def _case(name: str, events: int) -> Case:
+    ours = (sys.executable, "-m", "benchmarks.nexmark.ours", name, str(events), str(PARALLELISM))
+    contenders = [Contender(OURS, ours)]
+    if name in FLINK_QUERIES:
+        theirs = ("bash", PEERS, "flink-nexmark", name, str(events), str(PARALLELISM), "FILES")
+        contenders.append(Contender("Flink SQL", theirs))
+    bars = (Bar(Kind.RATIO, "rate", 1.0, 3.0),)
+    return Case("nexmark", f"{name}: {QUERIES[name].__doc__}", tuple(contenders), bars, _SHOWN)
+
+
+def name_of(case: Case) -> str:
+    return case.name.partition(":")[0]
