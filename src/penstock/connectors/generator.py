@@ -150,11 +150,10 @@ class _Share:
     def rows(self) -> int | None:
         """The number of its numbers; None if they have no end."""
         count = low = 0
-        for high in self.extents:
-            if high is None:
+        for extent in self.extents:
+            if extent.high is None:
                 return None
-            first, end = (low + (high - low) * number // self._splits for number in (self._split, self._split + 1))
-            count, low = count + end - first, high
+            count, low = count + extent.share(low, self._split, self._splits), extent.high
         return count
 
     def span(self, position: int) -> tuple[int, int]:
@@ -210,7 +209,7 @@ class _GeneratorReader(SplitReader):
     def backlog(self) -> Backlog | None:
         rows = self._share.rows
         # Fewer rows than once: those that are left are not those of the share.
-        is_whole = rows is not None and self._source.rows == self._share.extents[-1]
+        is_whole = rows is not None and self._source.rows == self._share.extents[-1].high
         return Backlog(rows=rows - self._position) if rows is not None and is_whole else None
 
     def offset(self) -> bytes:
