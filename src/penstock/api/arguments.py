@@ -13,9 +13,11 @@ import pyarrow.compute as pc
 
 from penstock.columnar.schema_guard import SchemaLike, as_schema
 from penstock.errors import PenstockError, PipelineError
+from penstock.ids import DEAD_LETTERS
 from penstock.model.aggregates import ALIASES, FUNCTIONS, Aggregate, Function
 from penstock.model.units import Duration, duration_ms
 from penstock.model.windows import FixedWindows
+from penstock.operators.failures import OnError
 
 AtEnd: TypeAlias = Literal["fire", "drop"]
 EmitWhen: TypeAlias = Literal["updates", "final"]
@@ -82,6 +84,11 @@ def outputs_besides(sequence: str, outputs: dict[str, Output]) -> dict[str, Outp
     if sequence in outputs:
         raise PipelineError(f"aggregate: '{sequence}' is the sequence and an output: give one of them another name")
     return outputs
+
+
+def letters_of(on_error: OnError) -> tuple[str, ...]:
+    """The side outputs of an operator with this `on_error`."""
+    return (DEAD_LETTERS,) if on_error == "stream" else ()
 
 
 def schema_or_none(schema: SchemaLike | None) -> pa.Schema | None:

@@ -11,6 +11,7 @@ from penstock.api.arguments import (
     Output,
     Row,
     aggregates_of,
+    letters_of,
     outputs_besides,
     require_choice,
     require_sequence,
@@ -26,6 +27,7 @@ from penstock.graph.names import label_of
 from penstock.model.aggregates import columns_of, kept_for, outputs_of
 from penstock.model.units import Duration
 from penstock.model.windows import Late
+from penstock.operators.failures import OnError
 from penstock.operators.formats import As, check_format
 from penstock.operators.keyed.aggregate import AggregateOperator
 from penstock.operators.keyed.reduce import ReduceOperator
@@ -56,6 +58,7 @@ class KeyedStream(Stream):
         time_mode: TimeMode | None = None,
         initial_state: object = None,
         at_end: AtEnd = "fire",
+        on_error: OnError = "raise",
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
@@ -73,6 +76,10 @@ class KeyedStream(Stream):
         the key. `handleInitialState` gets its rows before the first record, in a pipeline that starts without a
         checkpoint of this operator. The table is read here, and travels to every worker.
 
+        `on_error` is that of `map`. Records of a key for which the function raises are halved until the bad ones are
+        alone, and each failed call leaves state and timers as they were. Errors in `on_timer`, and outputs that cannot
+        become Arrow, always fail the pipeline.
+
         Example:
 
             >>> class Count(KeyedFunction):
@@ -86,9 +93,18 @@ class KeyedStream(Stream):
             [{'user': 'ada', 'n': 2}, {'user': 'ben', 'n': 1}]
         """
         mode = time_mode_of(time_mode, self._event_time is not None)
-        call = ProcessCall(function, self.key, format, schema, at_end, mode, initial_state)
+        call = ProcessCall(function, self.key, format, schema, at_end, mode, initial_state, on_error)
         label = label_of(call.instance)
-        stream = self._node("process", call.made, name, parallelism, label, keeps=Keeps.KEYS, schema=call.schema)
+        stream = self._node(
+            "process",
+            call.made,
+            name,
+            parallelism,
+            label,
+            keeps=Keeps.KEYS,
+            schema=call.schema,
+            side_outputs=letters_of(on_error),
+        )
         check_format(call.format, stream._ports[0].operator)
         return stream
 

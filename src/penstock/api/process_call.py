@@ -11,6 +11,7 @@ from penstock.api.arguments import AtEnd, instance_of, require_choice, schema_or
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.errors import PipelineError
 from penstock.graph.logical import OperatorFactory
+from penstock.operators.failures import OnError
 from penstock.operators.formats import As
 from penstock.operators.keyed.batch_function import BatchFunction, BatchFunctionOperator
 from penstock.operators.keyed.functions import KeyedFunction
@@ -30,6 +31,7 @@ class ProcessCall:
         at_end: AtEnd,
         mode: TimeMode,
         initial_state: object,
+        on_error: OnError,
     ) -> None:
         instance = self.instance = instance_of(function)
         is_processor = hasattr(instance, "handleInputRows")
@@ -45,8 +47,14 @@ class ProcessCall:
         if isinstance(instance, BatchFunction) and self.format != "arrow":
             raise PipelineError(f"process: a BatchFunction takes Arrow batches, not {self.format!r}")
         require_choice("process: at_end", at_end, "fire", "drop")
+        require_choice("process: on_error", on_error, "raise", "drop", "stream")
+        if isinstance(instance, BatchFunction) and on_error != "raise":
+            raise PipelineError(
+                f"process: on_error is {on_error!r} for a BatchFunction, whose changes to the state of many keys "
+                f"cannot be taken back: write a KeyedFunction, or filter such records out in front of it"
+            )
         self.schema = schema_or_none(schema)
-        arguments = instance, key, self.format, self.schema, at_end == "fire", mode
+        arguments = instance, key, self.format, self.schema, at_end == "fire", mode, on_error
         self.made: OperatorFactory = functools.partial(ProcessOperator, *arguments)
         if isinstance(instance, BatchFunction):
             self.made = functools.partial(BatchFunctionOperator, instance, key, self.schema, at_end == "fire", mode)

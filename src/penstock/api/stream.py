@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from penstock.api.arguments import (
     UserFunction,
+    letters_of,
     require_choice,
     require_columns,
     require_count,
@@ -46,6 +47,7 @@ from penstock.model.units import Duration, duration_ms
 from penstock.operators import stateless as operators
 from penstock.operators.async_map.operator import MapAsyncOperator, Where
 from penstock.operators.event_time import EventTimeOperator
+from penstock.operators.failures import OnError
 from penstock.operators.formats import As
 from penstock.protocol.manifest import Partitioning
 from penstock.protocol.manifest.compatibility import EVENT_TIME_COLUMN
@@ -88,6 +90,7 @@ class Stream(ColumnStream):
         *,
         format: As = "arrow",
         schema: SchemaLike | None = None,
+        on_error: OnError = "raise",
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
@@ -97,16 +100,28 @@ class Stream(ColumnStream):
 
             >>> collect(orders.map(lambda row: {"name": row["user"].title()}, format="rows"))
             [{'name': 'Ada'}, {'name': 'Ben'}, {'name': 'Ada'}]
+
+        `on_error` is for records for which the function raises, here and in the methods below. `"raise"` fails the
+        pipeline. `"drop"` leaves the record out, counts it (`num_records_dropped`) and warns at most once a minute.
+        `"stream"` sends it to `dead_letters()` of the result. A function of batches is called again with halves of
+        a batch for which it raises, until the bad records are alone. Errors of connections, files and memory
+        (`OSError`, `EOFError`, `MemoryError`) are not those of a record, and always fail the pipeline.
+
+            >>> ratios = orders.map(lambda row: {"ratio": 6 / (row["amount"] + 1)}, format="rows", on_error="drop")
+            >>> collect(ratios)
+            [{'ratio': 1.5}, {'ratio': 1.0}]
         """
-        declared = schema_or_none(schema)
-        made = functools.partial(operators.MapOperator, function, format, declared)
-        return self._apply("map", function, format, made, name, parallelism, schema=declared)
+        require_choice("map: on_error", on_error, "raise", "drop", "stream")
+        declared, letters = schema_or_none(schema), letters_of(on_error)
+        made = functools.partial(operators.MapOperator, function, format, declared, on_error)
+        return self._apply("map", function, format, made, name, parallelism, schema=declared, side_outputs=letters)
 
     def filter(
         self,
         condition: pc.Expression | UserFunction,
         *,
         format: As = "arrow",
+        on_error: OnError = "raise",
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
@@ -121,10 +136,12 @@ class Stream(ColumnStream):
             >>> collect(orders.filter(lambda row: row["user"] == "ben", format="rows"))
             [{'user': 'ben', 'amount': -1, 'at': 2000}]
         """
-        made = functools.partial(operators.FilterOperator, condition, format)
+        require_choice("filter: on_error", on_error, "raise", "drop", "stream")
+        letters = letters_of(on_error)
+        made = functools.partial(operators.FilterOperator, condition, format, None, on_error)
         if isinstance(condition, pc.Expression):
-            return self._node("filter", made, name, parallelism)
-        return self._apply("filter", condition, format, made, name, parallelism)
+            return self._node("filter", made, name, parallelism, side_outputs=letters)
+        return self._apply("filter", condition, format, made, name, parallelism, side_outputs=letters)
 
     def flat_map(
         self,
@@ -132,6 +149,7 @@ class Stream(ColumnStream):
         *,
         format: As = "arrow",
         schema: SchemaLike | None = None,
+        on_error: OnError = "raise",
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
@@ -143,9 +161,10 @@ class Stream(ColumnStream):
             >>> collect(letters)[:3]
             [{'letter': 'a'}, {'letter': 'd'}, {'letter': 'b'}]
         """
-        declared = schema_or_none(schema)
-        made = functools.partial(operators.FlatMapOperator, function, format, declared)
-        return self._apply("flat_map", function, format, made, name, parallelism, schema=declared)
+        require_choice("flat_map: on_error", on_error, "raise", "drop", "stream")
+        declared, letters = schema_or_none(schema), letters_of(on_error)
+        made = functools.partial(operators.FlatMapOperator, function, format, declared, on_error)
+        return self._apply("flat_map", function, format, made, name, parallelism, schema=declared, side_outputs=letters)
 
     def map_async(
         self,
@@ -157,6 +176,7 @@ class Stream(ColumnStream):
         batch_rows: int = 1024,
         format: As = "arrow",
         schema: SchemaLike | None = None,
+        on_error: OnError = "raise",
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
@@ -172,14 +192,16 @@ class Stream(ColumnStream):
             [{'length': 3}, {'length': 3}, {'length': 3}]
 
         The trap: threads take turns in Python code. They help a function that waits, for a service or in a library
-        that lets go of the interpreter; `executor="processes"` is for one that computes in Python.
+        that lets go of the interpreter; `executor="processes"` is for one that computes in Python. With `on_error`, it
+        gets the rows of a failed batch again, also as rows.
         """
         require_count("map_async: concurrency", concurrency)
         require_count("map_async: batch_rows", batch_rows)
         require_choice("map_async: executor", executor, "threads", "processes")
+        require_choice("map_async: on_error", on_error, "raise", "drop", "stream")
         declared = schema_or_none(schema)
         made = functools.partial(
-            MapAsyncOperator, function, format, declared, concurrency, ordered, executor, batch_rows
+            MapAsyncOperator, function, format, declared, concurrency, ordered, executor, batch_rows, on_error
         )
         return self._apply(
             "map_async",
@@ -193,6 +215,7 @@ class Stream(ColumnStream):
             chainable=False,
             chainable_after=False,
             schema=declared,
+            side_outputs=letters_of(on_error),
         )
 
     # --- event time ---
@@ -365,9 +388,11 @@ class Stream(ColumnStream):
         return self._by(Partitioning.RESCALE)
 
     def dead_letters(self) -> Stream:
-        """The input that the operator of this stream could not read, as a stream: `on_error="dead_letter"`.
+        """The records that the source or function of this stream could not take, as a stream.
 
-        Its columns are `operator`, `path`, `line` (or row, from 1), `offset` (in bytes), `raw` and `reason`.
+        A source has it with `on_error="dead_letter"`, a function with `on_error="stream"`. Its columns are `operator`,
+        `path`, `line` (or row, from 1), `offset` (in bytes), `raw` and `reason`. Of a function, `path` and `line` are
+        the line of code that raised, and `raw` is the record as JSON.
 
         Example:
 
@@ -376,7 +401,7 @@ class Stream(ColumnStream):
             >>> read.dead_letters()
             <Stream of pipeline 'readings' behind 'read'>
         """
-        cure = 'say on_error="dead_letter" there'
+        cure = 'say on_error="dead_letter" there if it is a source, on_error="stream" if it calls a function'
         return Stream(self.pipeline, side_ports(self.pipeline._nodes, self._ports, DEAD_LETTERS, cure))
 
     def late(self) -> Stream:

@@ -22,6 +22,7 @@ from tests.mutants.catalogue import (
     outputs,
     ownership,
     recovery,
+    relational,
     seams,
     sinks,
     snapshots,
@@ -54,4 +55,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *surface.MUTANTS,
     *metrics.MUTANTS,
     *tables.MUTANTS,
+    *relational.MUTANTS,
 )
