@@ -56,6 +56,7 @@ from penstock.model.units import Duration, Size
 from penstock.operators.keyed.batch_function import BatchFunction
 from penstock.operators.keyed.functions import KeyedContext, KeyedFunction, TwoInputContext, TwoInputFunction
 from penstock.operators.keyed.handles import ListState, MapState, ValueState
+from penstock.operators.side_outputs import SideOutput
 from penstock.operators.spark.processor import (
     ExpiredTimerInfo,
     Row,
@@ -124,6 +125,7 @@ __all__ = [
     "Source",
     "SplitReader",
     "END_OF_SPLIT",
+    "SideOutput",
     "Sink",
     "SinkWriter",
     "Committer",

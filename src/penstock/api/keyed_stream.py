@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from penstock.api.arguments import (
     AtEnd,
@@ -11,7 +11,6 @@ from penstock.api.arguments import (
     Output,
     Row,
     aggregates_of,
-    letters_of,
     outputs_besides,
     require_choice,
     require_sequence,
@@ -59,6 +58,7 @@ class KeyedStream(Stream):
         initial_state: object = None,
         at_end: AtEnd = "fire",
         on_error: OnError = "raise",
+        side_outputs: Mapping[str, SchemaLike] | None = None,
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
@@ -80,6 +80,9 @@ class KeyedStream(Stream):
         alone, and each failed call leaves state and timers as they were. Errors in `on_timer`, and outputs that cannot
         become Arrow, always fail the pipeline.
 
+        `side_outputs={"alerts": "user string"}` declares streams that the function emits to with `context.emit`, read
+        with `side_output("alerts")`. The class may declare them, too.
+
         Example:
 
             >>> class Count(KeyedFunction):
@@ -93,7 +96,7 @@ class KeyedStream(Stream):
             [{'user': 'ada', 'n': 2}, {'user': 'ben', 'n': 1}]
         """
         mode = time_mode_of(time_mode, self._event_time is not None)
-        call = ProcessCall(function, self.key, format, schema, at_end, mode, initial_state, on_error)
+        call = ProcessCall(function, self.key, format, schema, at_end, mode, initial_state, on_error, side_outputs)
         label = label_of(call.instance)
         stream = self._node(
             "process",
@@ -103,7 +106,7 @@ class KeyedStream(Stream):
             label,
             keeps=Keeps.KEYS,
             schema=call.schema,
-            side_outputs=letters_of(on_error),
+            side_outputs=call.side_outputs,
         )
         check_format(call.format, stream._ports[0].operator)
         return stream

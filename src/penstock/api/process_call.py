@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.api.arguments import AtEnd, instance_of, require_choice, schema_or_none
+from penstock.api.arguments import (
+    AtEnd,
+    instance_of,
+    letters_of,
+    require_choice,
+    schema_or_none,
+    side_schemas_of,
+)
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.errors import PipelineError
 from penstock.graph.logical import OperatorFactory
@@ -32,6 +40,7 @@ class ProcessCall:
         mode: TimeMode,
         initial_state: object,
         on_error: OnError,
+        side_outputs: Mapping[str, SchemaLike] | None,
     ) -> None:
         instance = self.instance = instance_of(function)
         is_processor = hasattr(instance, "handleInputRows")
@@ -55,9 +64,18 @@ class ProcessCall:
             )
         self.schema = schema_or_none(schema)
         arguments = instance, key, self.format, self.schema, at_end == "fire", mode, on_error
-        self.made: OperatorFactory = functools.partial(ProcessOperator, *arguments)
+        schemas = side_schemas_of("process", instance, side_outputs)
+        self.side_outputs = (*letters_of(on_error), *schemas)
+        self.made: OperatorFactory = functools.partial(ProcessOperator, *arguments, side_schemas=schemas)
         if isinstance(instance, BatchFunction):
-            self.made = functools.partial(BatchFunctionOperator, instance, key, self.schema, at_end == "fire", mode)
+            self.made = functools.partial(
+                BatchFunctionOperator, instance, key, self.schema, at_end == "fire", mode, side_schemas=schemas
+            )
+        if is_processor and schemas:
+            raise PipelineError(
+                "process: side_outputs are for a KeyedFunction or a BatchFunction: the handle of a StatefulProcessor "
+                "has no method that emits to them"
+            )
         if is_processor:
             self.made = functools.partial(ProcessorOperator, *arguments, initial_table(initial_state, key))
         elif initial_state is not None:

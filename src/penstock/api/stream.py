@@ -19,6 +19,7 @@ and changes with its key, its aggregates or its sources. A name of your own stay
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -32,6 +33,7 @@ from penstock.api.arguments import (
     require_count,
     require_instance,
     schema_or_none,
+    side_schemas_of,
 )
 from penstock.api.builder import definition_of
 from penstock.api.column_stream import ColumnStream
@@ -150,6 +152,7 @@ class Stream(ColumnStream):
         format: As = "arrow",
         schema: SchemaLike | None = None,
         on_error: OnError = "raise",
+        side_outputs: Mapping[str, SchemaLike] | None = None,
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
@@ -160,11 +163,15 @@ class Stream(ColumnStream):
             >>> letters = orders.flat_map(lambda row: [{"letter": letter} for letter in row["user"][:2]], format="rows")
             >>> collect(letters)[:3]
             [{'letter': 'a'}, {'letter': 'd'}, {'letter': 'b'}]
+
+        With `side_outputs={"name": schema}`, the function may return `SideOutput("name", records)` among its outputs:
+        `side_output("name")` of the result is the stream of those.
         """
         require_choice("flat_map: on_error", on_error, "raise", "drop", "stream")
-        declared, letters = schema_or_none(schema), letters_of(on_error)
-        made = functools.partial(operators.FlatMapOperator, function, format, declared, on_error)
-        return self._apply("flat_map", function, format, made, name, parallelism, schema=declared, side_outputs=letters)
+        declared, schemas = schema_or_none(schema), side_schemas_of("flat_map", function, side_outputs)
+        made = functools.partial(operators.FlatMapOperator, function, format, declared, on_error, side_schemas=schemas)
+        sides = (*letters_of(on_error), *schemas)
+        return self._apply("flat_map", function, format, made, name, parallelism, schema=declared, side_outputs=sides)
 
     def map_async(
         self,
@@ -403,6 +410,26 @@ class Stream(ColumnStream):
         """
         cure = 'say on_error="dead_letter" there if it is a source, on_error="stream" if it calls a function'
         return Stream(self.pipeline, side_ports(self.pipeline._nodes, self._ports, DEAD_LETTERS, cure))
+
+    def side_output(self, output: str) -> Stream:
+        """A side output of the function of this stream, as a stream: `side_outputs={"name": schema}`.
+
+        Example:
+
+            >>> def split(row):
+            ...     yield SideOutput("refunds", {"amount": row["amount"]}) if row["amount"] < 0 else row
+            >>> split = orders.flat_map(split, format="rows", side_outputs={"refunds": "amount bigint"})
+            >>> paid, refunds = CollectSink(), CollectSink()
+            >>> _ = split.sink(paid), split.side_output("refunds").sink(refunds)
+            >>> _ = run(split.pipeline)
+            >>> len(paid.rows()), refunds.rows()
+            (2, [{'amount': -1}])
+
+        The schema must have all columns of the records. A side output that nobody reads is a `PipelineError`, and one
+        that was not declared a `DataError` in the call that emits to it.
+        """
+        cure = f'declare it there: side_outputs={{"{output}": "…"}}'
+        return Stream(self.pipeline, side_ports(self.pipeline._nodes, self._ports, output, cure))
 
     def late(self) -> Stream:
         """The records that came after their windows had been emitted, as a stream: `window(…, late="stream")`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,13 @@ from penstock.columnar.grouping import key_columns
 from penstock.errors import DataError
 from penstock.operators.contract import Emit, Row, UserFunction
 from penstock.operators.failures import Failures, OnError, each_called, failures_of, narrowed
-from penstock.operators.formats import As, Format, format_of
+from penstock.operators.formats import As, Format, concatenated, format_of
 from penstock.operators.named import NamedOperator
+from penstock.operators.side_outputs import NO_SIDE_OUTPUTS, Schemas, SideOutput, SideOutputs
 from penstock.user_code import called_with
+
+Made: TypeAlias = pa.RecordBatch | SideOutput
+"""Something that leaves an operator: a batch of its main output, or one of a side output."""
 
 
 class FunctionOperator(NamedOperator):
@@ -56,19 +60,22 @@ class FunctionOperator(NamedOperator):
         else:
             made = self.made_of(batch, called_with(self._by_row, self.format.of(batch)))
         for result in made:
-            emit(result)
+            self.send(result, emit)
+
+    def send(self, result: Made, emit: Emit) -> None:
+        emit(result)
 
     def _work_around(self, batch: pa.RecordBatch, emit: Emit) -> None:
         """The same, without the rows for which it fails."""
         failed: dict[int, Exception] = {}
         for made in list(self._made_around(batch, failed)):
             for result in made:
-                emit(result)
+                self.send(result, emit)
         assert self._failures is not None
         bad = sorted(failed)
         self._failures.report(take_rows(batch, np.array(bad, dtype=np.int64)), [failed[number] for number in bad])
 
-    def _made_around(self, batch: pa.RecordBatch, failed: dict[int, Exception]) -> Iterator[list[pa.RecordBatch]]:
+    def _made_around(self, batch: pa.RecordBatch, failed: dict[int, Exception]) -> Iterator[list[Made]]:
         if self._by_row is None:
             yield from narrowed(
                 batch.num_rows, lambda first, end: self.made(batch.slice(first, end - first)), failed.__setitem__
@@ -77,7 +84,7 @@ class FunctionOperator(NamedOperator):
         numbers, results = each_called(self._by_row, self.format.of(batch), failed.__setitem__)
         taken = take_rows(batch, np.array(numbers, dtype=np.int64)) if failed else batch
 
-        def made(first: int, end: int) -> list[pa.RecordBatch]:
+        def made(first: int, end: int) -> list[Made]:
             return self.made_of(taken.slice(first, end - first), results[first:end])
 
         if results:
@@ -89,18 +96,18 @@ class FunctionOperator(NamedOperator):
         return self.function
 
     @abstractmethod
-    def made(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    def made(self, batch: pa.RecordBatch) -> list[Made]:
         """The output for a batch, of a function of batches."""
 
     @abstractmethod
-    def made_of(self, batch: pa.RecordBatch, results: list[object]) -> list[pa.RecordBatch]:
+    def made_of(self, batch: pa.RecordBatch, results: list[object]) -> list[Made]:
         """The output for a batch, of a function of rows that has returned `results` for them."""
 
     def close(self) -> None:
         if self._failures is not None:
             self._failures.close()
 
-    def _batch(self, outputs: Sequence[object]) -> list[pa.RecordBatch]:
+    def _batch(self, outputs: Sequence[object]) -> list[Made]:
         result = self.format.batch(outputs)
         return [] if result is None else [result]
 
@@ -108,26 +115,62 @@ class FunctionOperator(NamedOperator):
 class MapOperator(FunctionOperator):
     """One output for each input: a batch for a batch, or a row for a row."""
 
-    def made(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    def made(self, batch: pa.RecordBatch) -> list[Made]:
         return self._batch([self.function(self.format.of(batch))])
 
-    def made_of(self, batch: pa.RecordBatch, results: list[object]) -> list[pa.RecordBatch]:
+    def made_of(self, batch: pa.RecordBatch, results: list[object]) -> list[Made]:
         return self._batch(results)
 
 
 class FlatMapOperator(FunctionOperator):
     """No, one or several outputs for each batch or row."""
 
+    def __init__(
+        self,
+        function: UserFunction,
+        as_: As,
+        schema: pa.Schema | None = None,
+        on_error: OnError = "raise",
+        *,
+        side_schemas: Schemas = NO_SIDE_OUTPUTS,
+    ) -> None:
+        super().__init__(function, as_, schema, on_error)
+        self.side_schemas = side_schemas
+
+    def setup(self) -> None:
+        super().setup()
+        self._side_outputs = SideOutputs(self.context, self.side_schemas, self.as_)
+
     def row_function(self) -> Callable[[Row], object]:
-        function, outputs = self.function, self.format.outputs
+        function, outputs = self.function, self._outputs
         return lambda row: outputs(function(row))
 
-    def made(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        outputs = self.format.outputs(self.function(self.format.of(batch)))
-        return [result for output in outputs for result in self._batch([output])]
+    def _outputs(self, returned: object) -> list[object]:
+        return [returned] if isinstance(returned, SideOutput) else self.format.outputs(returned)
 
-    def made_of(self, batch: pa.RecordBatch, results: list[object]) -> list[pa.RecordBatch]:
-        return self._batch(list(itertools.chain.from_iterable(cast(list[list[object]], results))))
+    def made(self, batch: pa.RecordBatch) -> list[Made]:
+        outputs = self._outputs(self.function(self.format.of(batch)))
+        return [result for output in outputs for result in self._made_of([output])]
+
+    def made_of(self, batch: pa.RecordBatch, results: list[object]) -> list[Made]:
+        return self._made_of(list(itertools.chain.from_iterable(cast(list[list[object]], results))))
+
+    def _made_of(self, outputs: list[object]) -> list[Made]:
+        if SideOutput not in set(map(type, outputs)):
+            return self._batch(outputs)
+        by_side: dict[str, list[pa.RecordBatch]] = {}
+        for output in outputs:
+            if isinstance(output, SideOutput):
+                batch = self._side_outputs.batch_of(output.name, output.records)
+                by_side.setdefault(output.name, []).extend([] if batch is None else [batch])
+        made: list[Made] = [SideOutput(name, concatenated(batches)) for name, batches in by_side.items()]
+        return made + self._batch([output for output in outputs if not isinstance(output, SideOutput)])
+
+    def send(self, result: Made, emit: Emit) -> None:
+        if isinstance(result, SideOutput):
+            self._side_outputs.emit(result)
+        else:
+            emit(result)
 
 
 class FilterOperator(FunctionOperator):
@@ -137,14 +180,14 @@ class FilterOperator(FunctionOperator):
         function = self.function
         return lambda row: bool(function(row))
 
-    def made(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    def made(self, batch: pa.RecordBatch) -> list[Made]:
         chosen = self.function if isinstance(self.function, pc.Expression) else self.function(self.format.of(batch))
         return self._filled(self._kept(batch, chosen))
 
-    def made_of(self, batch: pa.RecordBatch, results: list[object]) -> list[pa.RecordBatch]:
+    def made_of(self, batch: pa.RecordBatch, results: list[object]) -> list[Made]:
         return self._filled(self._kept(batch, np.array(results, dtype=np.bool_)))
 
-    def _filled(self, kept: pa.RecordBatch | None) -> list[pa.RecordBatch]:
+    def _filled(self, kept: pa.RecordBatch | None) -> list[Made]:
         return [kept] if kept is not None and kept.num_rows else []
 
     def _error(self, text: str) -> DataError:

@@ -217,6 +217,16 @@ class StateAccess:
         except PipelineError as error:
             raise DataError(f"operator '{self.operator}': {error}. Cast one of them") from error
 
+    # --- side outputs ---
+
+    def emit(self, output: str, records: object) -> None:
+        if not self.is_open:
+            raise DataError(
+                f"operator '{self.operator}': the function emits to '{output}' in open(), where there is no record: "
+                f"emit where records or timers are handled"
+            )
+        self._operator.side_outputs.hold(output, records)
+
     # --- timers ---
 
     def set_timer(self, at: int | datetime) -> None:

@@ -24,6 +24,7 @@ from penstock.operators.keyed.access import Shown, StateAccess
 from penstock.operators.keyed.functions import KeyedFunction, TwoInputContext, TwoInputFunction
 from penstock.operators.keyed.timers import KeyedTimers, TimeMode, timers_of
 from penstock.operators.named import NamedOperator
+from penstock.operators.side_outputs import NO_SIDE_OUTPUTS, Schemas, SideOutputs
 from penstock.operators.spark.processor import ProcessorFunction
 from penstock.operators.spark.values import SparkPandasFormat, SparkRowsFormat, StateTuples
 from penstock.operators.steps import Steps
@@ -37,19 +38,24 @@ class StatefulOperator(NamedOperator):
     """What the keyed and the two-input operator have in common: states, timers, output."""
 
     emits_later = True
+    as_: As = "arrow"
     format: Format
     timers: KeyedTimers
 
-    def __init__(self, keys: Sequence[tuple[str, ...]], fire_at_end: bool, time_mode: TimeMode) -> None:
+    def __init__(
+        self, keys: Sequence[tuple[str, ...]], fire_at_end: bool, time_mode: TimeMode, side_schemas: Schemas
+    ) -> None:
         self.keys = tuple(keys)
         """The key columns of each input."""
         self.fire_at_end = fire_at_end
         self.time_mode = time_mode
+        self.side_schemas = side_schemas
         self._has_timers = any(self.keys)
         self._outputs: list[object] = []
 
     def setup(self) -> None:
         self.access = StateAccess(self)
+        self.side_outputs = SideOutputs(self.context, self.side_schemas, self.as_)
         if self._has_timers:
             self.timers = timers_of(self.time_mode, self.context, self._on_due, self._flush, self.keeps_own_timer)
 
@@ -95,6 +101,7 @@ class StatefulOperator(NamedOperator):
         result = self.format.batch(outputs)
         if result is not None:
             emit(result)
+        self.side_outputs.flush()
 
 
 class ProcessOperator(StatefulOperator):
@@ -111,12 +118,14 @@ class ProcessOperator(StatefulOperator):
         fire_at_end: bool,
         time_mode: TimeMode,
         on_error: OnError = "raise",
+        *,
+        side_schemas: Schemas = NO_SIDE_OUTPUTS,
     ) -> None:
-        super().__init__([key], fire_at_end, time_mode)
+        super().__init__([key], fire_at_end, time_mode, side_schemas)
         self.on_error: OnError = on_error
         # Each subtask has its own instance, as if it ran in its own process.
         self.function: KeyedFunction = copy.deepcopy(function)
-        self.as_: As = as_
+        self.as_ = as_
         self.schema = schema
 
     def setup(self) -> None:
@@ -173,12 +182,13 @@ class ProcessOperator(StatefulOperator):
             # The function may have changed the records that it has failed for: it gets others.
             is_whole = end - first == batch.num_rows
             given = rows if is_whole else self.format.of(batch.slice(first, end - first))
-            undo = self.context.keyed.hold()
+            undo, held = self.context.keyed.hold(), self.side_outputs.held
             try:
                 return self.format.outputs(self.function.process(key, given, self.access))
             except Exception:
                 # I1: a record is in the state as a whole, or not at all.
                 undo()
+                self.side_outputs.discard(held)
                 raise
 
         outputs = [each for some in narrowed(batch.num_rows, attempt, failed.__setitem__) for each in some]
@@ -269,8 +279,10 @@ class TwoInputOperator(StatefulOperator):
         schema: pa.Schema | None,
         fire_at_end: bool,
         time_mode: TimeMode,
+        *,
+        side_schemas: Schemas = NO_SIDE_OUTPUTS,
     ) -> None:
-        super().__init__(keys, fire_at_end, time_mode)
+        super().__init__(keys, fire_at_end, time_mode, side_schemas)
         self.function: TwoInputFunction = copy.deepcopy(function)
         self.schema = schema
 
