@@ -13,6 +13,8 @@ from penstock.api.arguments import (
     aggregates_of,
     outputs_besides,
     require_choice,
+    require_columns,
+    require_count,
     require_sequence,
     windows_of,
 )
@@ -31,6 +33,7 @@ from penstock.operators.formats import As, check_format
 from penstock.operators.keyed.aggregate import AggregateOperator
 from penstock.operators.keyed.reduce import ReduceOperator
 from penstock.operators.keyed.timers import TimeMode
+from penstock.operators.keyed.top import TopOperator
 from penstock.protocol.manifest.compatibility import AGGREGATES
 
 
@@ -232,6 +235,38 @@ class KeyedStream(Stream):
         """
         outputs: dict[str, Output] = {output or column: ("sum", column)}
         return self.aggregate(sequence=sequence, emit=emit, name=name, parallelism=parallelism, **outputs)
+
+    def top(
+        self,
+        count: int,
+        *,
+        by: str,
+        descending: bool = True,
+        rank: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """The first `count` records of each key by a column, as a changelog: the largest, unless `descending=False`.
+
+        A record that enters them is emitted with `op` "insert", one that leaves them with "delete". `rank="rank"` adds
+        the place of each record, from 1; then a record whose place changes is deleted with the old one and inserted
+        with the new one. Of equal values the record that came first is first; nulls come last.
+
+        Example:
+
+            >>> collect(orders.key_by("user").top(1, by="amount").select("user", "amount", "op"), by="user")[:1]
+            [{'user': 'ada', 'amount': 5, 'op': 'insert'}]
+
+        The first `count` records of each key are state. For a table of the current ones, say `rank=` and
+        `to_upsert(key, "rank")` in front of the sink.
+        """
+        require_count("top: count", count)
+        require_columns("top: by", (by,) if rank is None else (by, rank))
+        self._require_appends("top", "it does not keep the records below the first ones; rank the records themselves")
+        made = functools.partial(TopOperator, count, by, descending, rank)
+        settings = (("top", f"{count} by {by} {'descending' if descending else 'ascending'}"),)
+        stream = self._node("top", made, name, parallelism, settings[0][1], keeps=Keeps.KEYS, definition=settings)
+        return stream._as_changelog(True)
 
     def window(
         self,

@@ -22,6 +22,8 @@ class OutputPort:
     event_time: str | None = None
     """The column that says when a record happened, as far as is known."""
     output: str = MAIN_OUTPUT
+    is_changelog: bool = False
+    """Whether records change a result, as their column `op` says: see `model.changelog`."""
 
 
 @dataclass(frozen=True, slots=True)
