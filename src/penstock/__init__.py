@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from penstock.api.connected import ConnectedStreams
 from penstock.api.keyed_stream import KeyedStream
+from penstock.api.over_stream import OverStream
 from penstock.api.stream import Stream
 from penstock.api.windowed_stream import WindowedStream
 from penstock.connectors.callable import CallableSink
@@ -135,6 +136,7 @@ __all__ = [
     "PenstockError",
     "PipelineError",
     "OptionError",
+    "OverStream",
     "DataError",
     "UserCodeError",
     "RestoreError",

@@ -18,6 +18,7 @@ from penstock.api.arguments import (
     require_sequence,
     windows_of,
 )
+from penstock.api.over_stream import OverStream
 from penstock.api.process_call import ProcessCall, time_mode_of
 from penstock.api.stream import Stream
 from penstock.api.windowed_stream import WindowedStream
@@ -26,7 +27,8 @@ from penstock.errors import PipelineError
 from penstock.graph.logical import Keeps
 from penstock.graph.names import label_of
 from penstock.model.aggregates import columns_of, kept_for, outputs_of
-from penstock.model.units import Duration
+from penstock.model.over import RangeFrame
+from penstock.model.units import Duration, duration_ms
 from penstock.model.windows import Late
 from penstock.operators.failures import OnError
 from penstock.operators.formats import As, check_format
@@ -267,6 +269,43 @@ class KeyedStream(Stream):
         settings = (("top", f"{count} by {by} {'descending' if descending else 'ascending'}"),)
         stream = self._node("top", made, name, parallelism, settings[0][1], keeps=Keeps.KEYS, definition=settings)
         return stream._as_changelog(True)
+
+    def over(
+        self,
+        *,
+        rows: int | None = None,
+        range: Duration | None = None,
+        on: str | None = None,
+        late: Late = "drop",
+    ) -> OverStream:
+        """A frame for each record, as SQL's OVER: `over(rows=10)`, or `over(range="10 min")` of event time.
+
+        With `rows`, the frame is the record and those of its key that came before it, at most `rows` together; the
+        record is emitted at once. With `range`, it is all records of the key from `range` before the record up to its
+        event time, both included; the record is emitted when the watermark has passed it, in the order of event
+        time. `on` and `late` are those of `window`: a record is late if the watermark had passed it when it came.
+
+        Example:
+
+            >>> last_hour = orders.with_watermark("at", "10 s").key_by("user").over(range="1 hour")
+            >>> [row["count"] for row in collect(last_hour.aggregate(count="count")) if row["user"] == "ada"]
+            [1, 2]
+        """
+        if (rows is None) == (range is None):
+            raise PipelineError('over takes one of rows=, such as rows=10, and range=, such as range="10 min"')
+        self._require_appends("over", "a frame does not know which of its records is taken back; put it in front")
+        require_choice("over: late", late, "drop", "error", "stream")
+        if range is None:
+            require_count("over: rows", rows)
+            return OverStream(self, rows, None, "", late)
+        column = on or self._event_time
+        if column is None:
+            raise PipelineError(
+                'over(range=…) needs event time: call with_watermark("…", "10 s") behind the source, or name its '
+                'column with on="…" if the source makes its own watermarks'
+            )
+        frame = RangeFrame(duration_ms("over: range", range, exactly=True))
+        return OverStream(self, None, frame, column, late)
 
     def window(
         self,

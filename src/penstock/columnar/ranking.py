@@ -15,7 +15,7 @@ from penstock.columnar.plain import plain
 def sort_codes(column: pa.Array, descending: bool) -> npt.NDArray[np.uint64]:
     """Numbers in the order of the values: equal for equal values. NaN comes behind all numbers, null behind all."""
     order = "descending" if descending else "ascending"
-    # Nulls are placed at the end unless told otherwise, and to tell it is done in other ways by other versions of Arrow.
+    # Nulls are placed at the end unless told otherwise; versions of Arrow differ in how to tell it.
     ranks = pc.rank(plain(column), sort_keys=order, tiebreaker="dense")
     codes: npt.NDArray[np.uint64] = ranks.to_numpy(zero_copy_only=False)
     return codes
