@@ -20,7 +20,7 @@ from penstock.model.windows import FixedWindows
 from penstock.operators.failures import OnError
 
 AtEnd: TypeAlias = Literal["fire", "drop"]
-EmitWhen: TypeAlias = Literal["updates", "final"]
+EmitWhen: TypeAlias = Literal["updates", "final", "changelog"]
 Output: TypeAlias = str | tuple[str, str]
 """An aggregate: `"count"`, or a function and a column, such as `("sum", "amount")`."""
 Row: TypeAlias = dict[str, Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from penstock.api.arguments import (
     AtEnd,
@@ -24,9 +24,10 @@ from penstock.api.stream import Stream
 from penstock.api.windowed_stream import WindowedStream
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.errors import PipelineError
-from penstock.graph.logical import Keeps
+from penstock.graph.logical import Keeps, OperatorFactory
 from penstock.graph.names import label_of
-from penstock.model.aggregates import columns_of, kept_for, outputs_of
+from penstock.model.aggregates import Aggregate, columns_of, kept_for, outputs_of
+from penstock.model.changelog import OP, RETRACTABLE
 from penstock.model.over import RangeFrame
 from penstock.model.units import Duration, duration_ms
 from penstock.model.windows import Late
@@ -34,6 +35,7 @@ from penstock.operators.failures import OnError
 from penstock.operators.formats import As, check_format
 from penstock.operators.keyed.aggregate import AggregateOperator
 from penstock.operators.keyed.reduce import ReduceOperator
+from penstock.operators.keyed.retract import RetractingAggregateOperator
 from penstock.operators.keyed.timers import TimeMode
 from penstock.operators.keyed.top import TopOperator
 from penstock.protocol.manifest.compatibility import AGGREGATES
@@ -138,6 +140,7 @@ class KeyedStream(Stream):
             [{'user': 'ada', 'amount': 5, 'at': 61000}, {'user': 'ben', 'amount': -1, 'at': 2000}]
         """
         require_choice("reduce: emit", emit, "updates", "final")
+        self._require_appends("reduce", "use aggregate with sum, count or mean")
         require_sequence("reduce", sequence)
         made = functools.partial(ReduceOperator, function, sequence, emit == "final")
         return self._apply(
@@ -172,6 +175,10 @@ class KeyedStream(Stream):
         records that the row is made of. It grows with every update of a key, and after a failure a row comes with
         the same number again.
 
+        `emit="changelog"` emits the row of a key that changes as it was, with `op` "delete", and as it is, with
+        "insert". Behind a changelog, records with `op` "delete" are taken back: of sum, count and mean. A key without
+        records has a count of 0 then, and is only deleted in a changelog.
+
         `emit="final"` emits a key once, at the end of a bounded input. A later run on the same checkpoints that reads
         more emits the keys that had records since then, with their new values.
 
@@ -181,23 +188,46 @@ class KeyedStream(Stream):
             >>> collect(totals, by="user")
             [{'user': 'ada', 'total': 8, 'mean': 4.0}, {'user': 'ben', 'total': -1, 'mean': -1.0}]
         """
-        require_choice("aggregate: emit", emit, "updates", "final")
+        require_choice("aggregate: emit", emit, "updates", "final", "changelog")
         require_sequence("aggregate", sequence)
         if sequence is not None:
             outputs = {**outputs_besides(sequence, outputs), sequence: "count"}
         aggregates = aggregates_of(self.key, outputs)
-        made = functools.partial(AggregateOperator, aggregates, emit == "final")
-        return self._node(
+        made: OperatorFactory = functools.partial(AggregateOperator, aggregates, emit == "final")
+        takes_back = self._takes_back(aggregates)
+        if takes_back or emit == "changelog":
+            made = functools.partial(
+                RetractingAggregateOperator,
+                aggregates,
+                takes_back=takes_back,
+                emits_changelog=emit == "changelog",
+                is_final=emit == "final",
+            )
+        stream = self._node(
             "aggregate",
             made,
             name,
             parallelism,
             outputs_of(aggregates),
             keeps=Keeps.KEYS,
-            reads=columns_of(aggregates),
+            reads=(*columns_of(aggregates), *((OP,) if takes_back else ())),
             needs_end=emit == "final",
             definition=((AGGREGATES, kept_for(aggregates)),),
         )
+        return stream._as_changelog("retracting" if emit == "changelog" else None)
+
+    def _takes_back(self, aggregates: Sequence[Aggregate]) -> bool:
+        """Whether records are taken back. Refuses aggregates that cannot do that, and changes without the former row."""
+        if self._changelog == "upserting":
+            self._require_appends("aggregate", "an update does not say what the row was; aggregate before to_upsert()")
+        for each in aggregates:
+            if self._changelog is not None and each.function not in RETRACTABLE:
+                raise PipelineError(
+                    f"aggregate: {each.output} is {each.function} of a changelog: when a record is taken back, it "
+                    f"takes all others to know the next one. Use {', '.join(sorted(RETRACTABLE))}; or top(1, by=…) of the "
+                    f"records themselves"
+                )
+        return self._changelog is not None
 
     def count(
         self,
@@ -268,7 +298,7 @@ class KeyedStream(Stream):
         made = functools.partial(TopOperator, count, by, descending, rank)
         settings = (("top", f"{count} by {by} {'descending' if descending else 'ascending'}"),)
         stream = self._node("top", made, name, parallelism, settings[0][1], keeps=Keeps.KEYS, definition=settings)
-        return stream._as_changelog(True)
+        return stream._as_changelog("retracting")
 
     def over(
         self,
@@ -329,6 +359,7 @@ class KeyedStream(Stream):
             >>> collect(keyed.window("1 min").sum("amount"), by="window_start")[-1]
             {'user': 'ada', 'window_start': 60000, 'window_end': 120000, 'amount': 5}
         """
+        self._require_appends("window", "use aggregate with sum, count or mean, or put the window in front")
         windows = windows_of(size, every, offset)
         require_choice("window: late", late, "drop", "error", "stream")
         column = on or self._event_time

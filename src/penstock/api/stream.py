@@ -40,6 +40,7 @@ from penstock.api.column_stream import ColumnStream
 from penstock.api.connected import ConnectedStreams
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.connectors.sink import Sink
+from penstock.errors import PipelineError
 from penstock.graph.edges import side_ports
 from penstock.graph.logical import Keeps
 from penstock.graph.names import label_of
@@ -51,6 +52,7 @@ from penstock.operators.async_map.operator import MapAsyncOperator, Where
 from penstock.operators.event_time import EventTimeOperator
 from penstock.operators.failures import OnError
 from penstock.operators.formats import As
+from penstock.operators.keyed.retract import UpsertOperator
 from penstock.protocol.manifest import Partitioning
 from penstock.protocol.manifest.compatibility import EVENT_TIME_COLUMN
 
@@ -318,6 +320,11 @@ class Stream(ColumnStream):
         ports = list(self._ports)
         for other in others:
             self._require_own("union", other)
+            if other._changelog != self._changelog:
+                raise PipelineError(
+                    "union: one of the streams is a changelog and another is not, or is one of another kind: bring "
+                    'them into one form first, for instance with drop("op")'
+                )
             ports += other._ports
         return Stream(self.pipeline, tuple(ports))
 
@@ -442,6 +449,29 @@ class Stream(ColumnStream):
         """
         cure = 'say late="stream" in the call of window'
         return Stream(self.pipeline, side_ports(self.pipeline._nodes, self._ports, LATE, cure))
+
+    def to_upsert(self, *key: str, name: str | None = None, parallelism: int | None = None) -> Stream:
+        """One change for each key instead of deletes and inserts: what a table by `key` needs.
+
+        Of the changes of a key in a batch there is one left, with `op` "insert", "update" (the row was there, and is
+        another now) or "delete" (the last row of the key as it was). `key` names the columns that a row of the
+        result is known by, such as the key and the rank of `top`. All changes of a key must come from one subtask, as
+        they do right behind the operator that makes them.
+
+        Example:
+
+            >>> best = orders.key_by("user").top(1, by="amount", rank="rank").to_upsert("user", "rank")
+            >>> collect(best.select("user", "amount", "op"), by="user")
+            [{'user': 'ada', 'amount': 5, 'op': 'insert'}, {'user': 'ben', 'amount': -1, 'op': 'insert'}]
+        """
+        require_columns("to_upsert", key)
+        if self._changelog != "retracting":
+            raise PipelineError(
+                "to_upsert: the stream is no changelog with inserts and deletes: call it behind top, or behind "
+                'aggregate(emit="changelog")'
+            )
+        stream = self._node("to_upsert", functools.partial(UpsertOperator, key), name, parallelism)
+        return stream._as_changelog("upserting")
 
     def sink(self, sink: Sink, *, name: str | None = None, parallelism: int | None = None) -> Pipeline:
         """Write to a sink. Returns the pipeline.

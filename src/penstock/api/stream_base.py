@@ -9,7 +9,7 @@ from penstock.api.builder import Builder, NodeTraits
 from penstock.errors import PipelineError
 from penstock.graph.edges import OutputPort
 from penstock.graph.logical import OperatorFactory
-from penstock.model.changelog import OP
+from penstock.model.changelog import OP, Changelog
 from penstock.operators.formats import check_format
 from penstock.protocol.manifest import Partitioning
 
@@ -48,15 +48,15 @@ class StreamBase:
         return self._stream(tuple(replace(port, event_time=column) for port in self._ports))
 
     @property
-    def _is_changelog(self) -> bool:
-        return all(port.is_changelog for port in self._ports)
+    def _changelog(self) -> Changelog | None:
+        return self._ports[0].changelog
 
-    def _as_changelog(self, is_changelog: bool) -> Stream:
-        return self._stream(tuple(replace(port, is_changelog=is_changelog) for port in self._ports))
+    def _as_changelog(self, changelog: Changelog | None) -> Stream:
+        return self._stream(tuple(replace(port, changelog=changelog) for port in self._ports))
 
     def _require_appends(self, call: str, cure: str) -> None:
         """Refuse an operator that cannot take back a record."""
-        if any(port.is_changelog for port in self._ports):
+        if self._changelog is not None:
             raise PipelineError(
                 f"{call}: its input is a changelog, whose column '{OP}' takes records back, and {call} cannot: {cure}"
             )
@@ -95,7 +95,7 @@ class StreamBase:
             kind, name, self._parallelism if parallelism is None else parallelism, label, operator=made, **traits
         )
         self.pipeline._connect(self._ports, chosen)
-        return self._stream((OutputPort(chosen, event_time=self._event_time, is_changelog=self._is_changelog),))
+        return self._stream((OutputPort(chosen, event_time=self._event_time, changelog=self._changelog),))
 
     def _stream(self, ports: tuple[OutputPort, ...]) -> Stream:
         from penstock.api.stream import Stream

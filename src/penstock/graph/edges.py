@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from penstock.errors import PipelineError
 from penstock.graph.logical import LogicalEdge, Node, reading
 from penstock.ids import MAIN_OUTPUT, OperatorName
+from penstock.model.changelog import Changelog
 from penstock.protocol.manifest import Partitioning
 
 
@@ -22,8 +23,8 @@ class OutputPort:
     event_time: str | None = None
     """The column that says when a record happened, as far as is known."""
     output: str = MAIN_OUTPUT
-    is_changelog: bool = False
-    """Whether records change a result, as their column `op` says: see `model.changelog`."""
+    changelog: Changelog | None = None
+    """Set if records change a result, as their column `op` says."""
 
 
 @dataclass(frozen=True, slots=True)

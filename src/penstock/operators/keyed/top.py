@@ -15,7 +15,7 @@ from penstock.columnar.grouping import key_columns
 from penstock.columnar.ranking import places_in_groups, sort_codes
 from penstock.columnar.schema_guard import column_of
 from penstock.errors import DataError
-from penstock.model.changelog import DELETE, INSERT, OP
+from penstock.model.changelog import OP, changelog_of
 from penstock.operators.contract import Emit
 from penstock.operators.named import NamedOperator
 from penstock.state.rows.keyed_rows import Ids, KeyedRowsDescriptor
@@ -88,14 +88,14 @@ class TopOperator(NamedOperator):
         """Deletes, then inserts. With a rank, a row that changes it is both."""
         leaves = held_ranks >= self.count
         if self.rank is None:
-            return _changelog(take_rows(before, np.flatnonzero(leaves)), entering)
+            return changelog_of(take_rows(before, np.flatnonzero(leaves)), entering)
         codes = sort_codes(before.column(self.by), self.descending)
         former = _ranks(held_places, codes, held)
         moved = np.flatnonzero(former != held_ranks)
         stays = moved[held_ranks[moved] < self.count]
         deleted = self._ranked(take_rows(before, moved), former[moved])
         inserted = [self._ranked(take_rows(before, stays), held_ranks[stays]), self._ranked(entering, entering_ranks)]
-        return _changelog(deleted, pa.concat_batches([each for each in inserted if each.num_rows] or inserted[:1]))
+        return changelog_of(deleted, pa.concat_batches([each for each in inserted if each.num_rows] or inserted[:1]))
 
     def _ranked(self, rows: pa.RecordBatch, ranks: npt.NDArray[np.intp]) -> pa.RecordBatch:
         assert self.rank is not None
@@ -107,13 +107,3 @@ def _ranks(keys: npt.NDArray[np.intp], codes: npt.NDArray[np.uint64], arrival: I
     ranks = np.empty(len(order), np.intp)
     ranks[order] = places_in_groups(keys[order])
     return ranks
-
-
-def _changelog(deleted: pa.RecordBatch, inserted: pa.RecordBatch) -> pa.RecordBatch | None:
-    """Rows with the column `op`; None if there are none."""
-    parts = [
-        rows.append_column(OP, pa.repeat(pa.scalar(op, pa.string()), rows.num_rows))
-        for op, rows in ((DELETE, deleted), (INSERT, inserted))
-        if rows.num_rows
-    ]
-    return pa.concat_batches(parts) if parts else None

@@ -20,7 +20,7 @@ from penstock.testing import ABORT, CHECKPOINT, CollectSink, ListSource, collect
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("n", pa.int64())])
 FEW = settings(
-    max_examples=20,
+    max_examples=12,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.generate],
