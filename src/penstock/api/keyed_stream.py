@@ -217,15 +217,15 @@ class KeyedStream(Stream):
         return stream._as_changelog("retracting" if emit == "changelog" else None)
 
     def _takes_back(self, aggregates: Sequence[Aggregate]) -> bool:
-        """Whether records are taken back. Refuses aggregates that cannot do that, and changes without the former row."""
+        """Whether records are taken back. Refuses aggregates that cannot, and changes without the former row."""
         if self._changelog == "upserting":
             self._require_appends("aggregate", "an update does not say what the row was; aggregate before to_upsert()")
         for each in aggregates:
             if self._changelog is not None and each.function not in RETRACTABLE:
                 raise PipelineError(
                     f"aggregate: {each.output} is {each.function} of a changelog: when a record is taken back, it "
-                    f"takes all others to know the next one. Use {', '.join(sorted(RETRACTABLE))}; or top(1, by=…) of the "
-                    f"records themselves"
+                    f"takes all others to know the next one. Use {', '.join(sorted(RETRACTABLE))}; or top(1, by=…) "
+                    f"of the records themselves"
                 )
         return self._changelog is not None
 

@@ -36,15 +36,13 @@ from penstock.api.arguments import (
     side_schemas_of,
 )
 from penstock.api.builder import definition_of
-from penstock.api.column_stream import ColumnStream
 from penstock.api.connected import ConnectedStreams
+from penstock.api.outputs_stream import OutputsStream
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.connectors.sink import Sink
 from penstock.errors import PipelineError
-from penstock.graph.edges import side_ports
 from penstock.graph.logical import Keeps
 from penstock.graph.names import label_of
-from penstock.ids import DEAD_LETTERS, LATE
 from penstock.model.event_time import Unit
 from penstock.model.units import Duration, duration_ms
 from penstock.operators import stateless as operators
@@ -52,7 +50,6 @@ from penstock.operators.async_map.operator import MapAsyncOperator, Where
 from penstock.operators.event_time import EventTimeOperator
 from penstock.operators.failures import OnError
 from penstock.operators.formats import As
-from penstock.operators.keyed.retract import UpsertOperator
 from penstock.protocol.manifest import Partitioning
 from penstock.protocol.manifest.compatibility import EVENT_TIME_COLUMN
 
@@ -63,7 +60,7 @@ if TYPE_CHECKING:
     from penstock.pipeline import Pipeline
 
 
-class Stream(ColumnStream):
+class Stream(OutputsStream):
     """Records on their way. Every method returns a new stream; a stream can be used any number of times.
 
     `format` is that in which a function gets records, and returns them: `"arrow"` (a `RecordBatch`), `"pandas"`,
@@ -237,6 +234,7 @@ class Stream(ColumnStream):
         idle_after: Duration | None = None,
         unit: Unit | None = None,
         max_ahead: Duration | None = None,
+        max_drift: Duration | None = None,
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
@@ -260,6 +258,10 @@ class Stream(ColumnStream):
         One time in the far future makes all that follows late; with `max_ahead="1 hour"` a time that is further ahead
         of the clock does not move event time on. Its row is kept. Both are warnings in the log.
 
+        With `max_drift="5 min"`, a split that is further ahead of the slowest one of its subtask is not read for a
+        while (`splits_held` in the metrics), so that windows and joins behind it hold less. Say `idle_after` with it,
+        unless every split has records or an end: the others wait for one that has nothing.
+
         The trap: behind an exchange, splits cannot be told apart any more, only channels, and behind `map_async` or
         `process` not even those. Call it before: right behind the source, or behind `map` and `filter`.
 
@@ -272,14 +274,16 @@ class Stream(ColumnStream):
         """
         require_columns("with_watermark", (column,))
         delay_ms = duration_ms("with_watermark: delay", delay)
-        idle_ms = ahead_ms = None
+        idle_ms = ahead_ms = drift_ms = None
         if idle_after is not None:
             idle_ms = duration_ms("with_watermark: idle_after", idle_after, at_least_ms=1)
         if unit is not None:
             require_choice("with_watermark: unit", unit, "s", "ms", "us", "ns")
         if max_ahead is not None:
             ahead_ms = duration_ms("with_watermark: max_ahead", max_ahead)
-        made = functools.partial(EventTimeOperator, column, delay_ms, idle_ms, unit, ahead_ms)
+        if max_drift is not None:
+            drift_ms = duration_ms("with_watermark: max_drift", max_drift)
+        made = functools.partial(EventTimeOperator, column, delay_ms, idle_ms, unit, ahead_ms, drift_ms)
         # The watermark is state: times of another column may lie behind it, and their records would be late.
         definition = ((EVENT_TIME_COLUMN, column),)
         # The kind has its first name: checkpoints hold it, and derived names are made of it.
@@ -400,78 +404,6 @@ class Stream(ColumnStream):
             3
         """
         return self._by(Partitioning.RESCALE)
-
-    def dead_letters(self) -> Stream:
-        """The records that the source or function of this stream could not take, as a stream.
-
-        A source has it with `on_error="dead_letter"`, a function with `on_error="stream"`. Its columns are `operator`,
-        `path`, `line` (or row, from 1), `offset` (in bytes), `raw` and `reason`. Of a function, `path` and `line` are
-        the line of code that raised, and `raw` is the record as JSON.
-
-        Example:
-
-            >>> source = FileSource("/data/in", format="jsonl", schema="n bigint", on_error="dead_letter")
-            >>> read = Pipeline("readings").source(source, name="read")
-            >>> read.dead_letters()
-            <Stream of pipeline 'readings' behind 'read'>
-        """
-        cure = 'say on_error="dead_letter" there if it is a source, on_error="stream" if it calls a function'
-        return Stream(self.pipeline, side_ports(self.pipeline._nodes, self._ports, DEAD_LETTERS, cure))
-
-    def side_output(self, output: str) -> Stream:
-        """A side output of the function of this stream, as a stream: `side_outputs={"name": schema}`.
-
-        Example:
-
-            >>> def split(row):
-            ...     yield SideOutput("refunds", {"amount": row["amount"]}) if row["amount"] < 0 else row
-            >>> split = orders.flat_map(split, format="rows", side_outputs={"refunds": "amount bigint"})
-            >>> paid, refunds = CollectSink(), CollectSink()
-            >>> _ = split.sink(paid), split.side_output("refunds").sink(refunds)
-            >>> _ = run(split.pipeline)
-            >>> len(paid.rows()), refunds.rows()
-            (2, [{'amount': -1}])
-
-        The schema must have all columns of the records. A side output that nobody reads is a `PipelineError`, and one
-        that was not declared a `DataError` in the call that emits to it.
-        """
-        cure = f'declare it there: side_outputs={{"{output}": "…"}}'
-        return Stream(self.pipeline, side_ports(self.pipeline._nodes, self._ports, output, cure))
-
-    def late(self) -> Stream:
-        """The records that came after their windows had been emitted, as a stream: `window(…, late="stream")`.
-
-        Example:
-
-            >>> windows = orders.with_watermark("at", 0).key_by("user").window("1 min", late="stream")
-            >>> windows.count(name="counts").late()
-            <Stream of pipeline 'orders' behind 'counts'>
-        """
-        cure = 'say late="stream" in the call of window'
-        return Stream(self.pipeline, side_ports(self.pipeline._nodes, self._ports, LATE, cure))
-
-    def to_upsert(self, *key: str, name: str | None = None, parallelism: int | None = None) -> Stream:
-        """One change for each key instead of deletes and inserts: what a table by `key` needs.
-
-        Of the changes of a key in a batch there is one left, with `op` "insert", "update" (the row was there, and is
-        another now) or "delete" (the last row of the key as it was). `key` names the columns that a row of the
-        result is known by, such as the key and the rank of `top`. All changes of a key must come from one subtask, as
-        they do right behind the operator that makes them.
-
-        Example:
-
-            >>> best = orders.key_by("user").top(1, by="amount", rank="rank").to_upsert("user", "rank")
-            >>> collect(best.select("user", "amount", "op"), by="user")
-            [{'user': 'ada', 'amount': 5, 'op': 'insert'}, {'user': 'ben', 'amount': -1, 'op': 'insert'}]
-        """
-        require_columns("to_upsert", key)
-        if self._changelog != "retracting":
-            raise PipelineError(
-                "to_upsert: the stream is no changelog with inserts and deletes: call it behind top, or behind "
-                'aggregate(emit="changelog")'
-            )
-        stream = self._node("to_upsert", functools.partial(UpsertOperator, key), name, parallelism)
-        return stream._as_changelog("upserting")
 
     def sink(self, sink: Sink, *, name: str | None = None, parallelism: int | None = None) -> Pipeline:
         """Write to a sink. Returns the pipeline.
