@@ -100,7 +100,7 @@ def _extremes(
 
 
 def _next_valid(is_null: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """For each row, the number of the first row from there on that is not null; of the last row, if there is none."""
+    """For each row, the number of the first row from there on that is not null; of the last row, if all are null."""
     rows = np.where(is_null, len(is_null) - 1, np.arange(len(is_null)))
     return np.minimum.accumulate(rows[::-1])[::-1]
 

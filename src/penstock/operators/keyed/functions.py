@@ -98,6 +98,23 @@ class KeyedContext(Protocol):
 
         `records` are a batch or a table of Arrow, a row as a dictionary or a list of rows; or a DataFrame, if the
         function gets those. They leave together with the output of the call.
+
+        Example:
+
+            class Large(KeyedFunction):
+                side_outputs = {"large": "amount bigint"}
+
+                def process(self, key, rows, context):
+                    for amount in rows["amount"].to_pylist():
+                        if amount > 25:
+                            context.emit("large", {"amount": amount})
+                    return rows
+
+            every = orders.key_by("customer").process(Large())
+            every.side_output("large").sink(output)
+            every.sink(CollectSink())
+            run(pipeline)
+            assert output.rows() == [{"amount": 30}]
         """
         ...
 
