@@ -103,6 +103,13 @@ def test_each_window_has_the_first_of_each_key(
     assert sorted(found, key=order) == sorted(expected, key=order)
 
 
+@pytest.mark.parametrize("rank", [None, "rank"])
+def test_a_row_that_leaves_the_first_ones_is_deleted(rank: str | None) -> None:
+    rows: list[Any] = [{"k": 0, "v": 5}, CHECKPOINT, {"k": 0, "v": 9}, CHECKPOINT, {"k": 0, "v": 7}]
+    changes = collect(Pipeline("top").source(ListSource(rows)).key_by("k").top(1, by="v", rank=rank))
+    assert [(change["v"], change["op"]) for change in changes] == [(5, "insert"), (5, "delete"), (9, "insert")]
+
+
 def test_rows_that_cannot_be_among_the_first_are_dropped_before_the_window_ends(monkeypatch: Any) -> None:
     monkeypatch.setattr(window_top, "_PRUNED_ROWS_MIN", 8)
     held: list[int] = []
