@@ -180,8 +180,9 @@ def test_the_layout_in_a_checkpoint_is_that_of_rows() -> None:
     assert keyed.declared == {"top": "rows of each key by (k)"}
 
 
-def test_dropped_rows_leave_memory_and_checkpoint(monkeypatch: Any) -> None:
-    monkeypatch.setattr(keyed_rows, "_DEAD_ROWS_MIN", 16)
+@pytest.mark.parametrize("dead_rows_min", [16, 4096])
+def test_dropped_rows_leave_memory_and_checkpoint(monkeypatch: Any, dead_rows_min: int) -> None:
+    monkeypatch.setattr(keyed_rows, "_DEAD_ROWS_MIN", dead_rows_min)
     keyed, state = state_of()
     for round in range(50):
         batch = pa.record_batch({"k": list(range(10)), "v": [f"{round}"] * 10})
@@ -193,7 +194,7 @@ def test_dropped_rows_leave_memory_and_checkpoint(monkeypatch: Any) -> None:
         pieces = snapshot.encode(1 << 20)
         assert sorted(row["v"] for piece in pieces for row in piece.batch["value"].to_pylist()) == before
     assert state.rows == 10
-    assert sum(batch.num_rows for batch in state.get()) <= 10 + 16 + 10
+    assert sum(batch.num_rows for batch in state.get()) <= 10 + dead_rows_min + 10
     (piece,) = keyed.snapshot().encode(1 << 20)
     assert {row["v"] for row in piece.batch["value"].to_pylist()} == {"49"}
 
