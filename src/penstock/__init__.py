@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from penstock.api.connected import ConnectedStreams
 from penstock.api.keyed_stream import KeyedStream
+from penstock.api.over_stream import OverStream
 from penstock.api.stream import Stream
 from penstock.api.windowed_stream import WindowedStream
 from penstock.connectors.callable import CallableSink
@@ -57,6 +58,7 @@ from penstock.model.units import Duration, Size
 from penstock.operators.keyed.batch_function import BatchFunction
 from penstock.operators.keyed.functions import KeyedContext, KeyedFunction, TwoInputContext, TwoInputFunction
 from penstock.operators.keyed.handles import ListState, MapState, ValueState
+from penstock.operators.side_outputs import SideOutput
 from penstock.operators.spark.processor import (
     ExpiredTimerInfo,
     Row,
@@ -125,6 +127,7 @@ __all__ = [
     "Source",
     "SplitReader",
     "END_OF_SPLIT",
+    "SideOutput",
     "Sink",
     "SinkWriter",
     "Committer",
@@ -134,6 +137,7 @@ __all__ = [
     "PenstockError",
     "PipelineError",
     "OptionError",
+    "OverStream",
     "DataError",
     "UserCodeError",
     "RestoreError",

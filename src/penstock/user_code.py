@@ -36,12 +36,25 @@ def strangeness(filename: str) -> int:
 
 def raised_at(error: BaseException) -> str:
     """Where an exception was raised, as `file:line in function`: the innermost line of user code, or else of any."""
-    lines = [
-        (strangeness(summary.filename), f"{summary.filename}:{summary.lineno} in {summary.name}")
-        for summary in reversed(traceback.extract_tb(error.__traceback__))
-    ]
+    found = _innermost(error)
+    return "" if found is None else f"{found.filename}:{found.lineno} in {found.name}"
+
+
+def place_of(error: BaseException) -> tuple[str | None, int | None]:
+    """The file and the number of the line that `raised_at` names."""
+    found = _innermost(error)
+    return (None, None) if found is None else (found.filename, found.lineno)
+
+
+def is_outside(error: BaseException) -> bool:
+    """Whether the cause is not the program or its records: connections, files, memory."""
+    return isinstance(error, _OUTSIDE)
+
+
+def _innermost(error: BaseException) -> traceback.FrameSummary | None:
+    frames = list(reversed(traceback.extract_tb(error.__traceback__)))
     # The first one of the least strange: the innermost.
-    return min(lines, key=lambda line: line[0])[1] if lines else ""
+    return min(frames, key=lambda frame: strangeness(frame.filename)) if frames else None
 
 
 def called_with(function: Callable[[Any], Any], rows: list[Any]) -> list[Any]:
@@ -82,7 +95,7 @@ def user_code_error(what: str, error: BaseException) -> UserCodeError:
     told = f"{what} raised {type(error).__name__}: {reason_of(error)}"
     made = UserCodeError(told + (f" ({'; '.join(at)})" if at else ""))
     made.traceback = "".join(traceback.format_exception(error))
-    made.may_pass = isinstance(error, _OUTSIDE)
+    made.may_pass = is_outside(error)
     # Neither the row nor the subtask: batches are cut and dealt out differently each time.
     made.signature = f"{_SUBTASK.sub('', told)} ({line})"
     return made

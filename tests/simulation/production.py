@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
+import pyarrow as pa
 
 from penstock.api.stream import Stream
 from penstock.graph.edges import resolved
 from penstock.graph.logical import Graph, OperatorFactory
 from penstock.operators.async_map.operator import MapAsyncOperator
+from penstock.operators.side_outputs import SideOutput
 from penstock.pipeline import Pipeline
 from tests.simulation.async_calls import simulated
 from tests.simulation.functions import (
@@ -25,6 +27,7 @@ from tests.simulation.functions import (
     WindowNumbers,
     as_of_numbers,
     echo_times,
+    window_keys,
     windows_of,
 )
 from tests.simulation.operators import KEYS, Check, Count, KeyBy, Ordered, kept, modulo
@@ -270,6 +273,46 @@ def two_sinks(world: World, load: Load) -> Topology:
     return Topology(build.graph(), np.concatenate([numbers, kept(numbers) | _SECOND]))
 
 
+def ranked(world: World, load: Load) -> Topology:
+    """The largest two of each key and window, of records of which a part goes to a side output before."""
+    build = Build(world, load)
+    source = build.source(tick=4)
+    stamp = Stamp(source.split_count)
+    stamped = build.then(build.read(source), "stamp", lambda: stamp)
+    split = stamped.flat_map(split_off, side_outputs={"second": "v bigint"}, name="split")
+    build.sink(build.then(split.side_output("second"), "checked", lambda: Check(world)), "second")
+    windows = split.key_by("k").window("16 ms", on="t", late="error")
+    largest = windows.top(2, by="v", name="windows", parallelism=load.parallelism + 1)
+    build.finish(largest.select("v", name="numbers").rebalance())
+    lives = [0, *load.ended_at, load.count]
+    expected: list[Numbers] = []
+    ends: dict[int, int] = {}
+    for first, end in itertools.pairwise(lives):
+        numbers = np.arange(source.split_count * first, source.split_count * end)
+        ends = largest_of(numbers[numbers % 4 > 0], stamp, 16)
+        expected += [np.array(list(ends), dtype=np.int64), numbers[numbers % 4 == 0] | _SECOND]
+    complete = {number for number, end in ends.items() if end <= source.last_watermark}
+    # As for other windows: the end of the input would complete them all.
+    source.may_end = lambda: complete <= world.visible or world.is_rotten
+    return Topology(build.graph(), np.concatenate(expected))
+
+
+def split_off(batch: pa.RecordBatch) -> Iterator[object]:
+    is_second = numbers_of(batch) % 4 == 0
+    yield SideOutput("second", batch_of(numbers_of(batch)[is_second] | _SECOND))
+    yield batch.filter(pa.array(~is_second))
+
+
+def largest_of(numbers: Numbers, stamp: Stamp, size: int) -> dict[int, int]:
+    """The model: the numbers that must come out, and the end of the window of each."""
+    by_window: dict[tuple[int, int], list[int]] = {}
+    for number, key, at in zip(
+        numbers.tolist(), window_keys(numbers).tolist(), stamp.times(numbers).tolist(), strict=True
+    ):
+        by_window.setdefault((key, at // size), []).append(number)
+    return {number: (window + 1) * size for (_, window), held in by_window.items() for number in sorted(held)[-2:]}
+
+
 class Mark(Check):
     """Drops some of the numbers, and marks the others."""
 
@@ -332,5 +375,6 @@ SIMULATED: dict[str, Callable[[World, Load], Topology]] = TOPOLOGIES | {
         two_sinks,
         deduplicated,
         as_of,
+        ranked,
     )
 }

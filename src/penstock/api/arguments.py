@@ -13,12 +13,14 @@ import pyarrow.compute as pc
 
 from penstock.columnar.schema_guard import SchemaLike, as_schema
 from penstock.errors import PenstockError, PipelineError
+from penstock.ids import DEAD_LETTERS, LATE, MAIN_OUTPUT
 from penstock.model.aggregates import ALIASES, FUNCTIONS, Aggregate, Function
 from penstock.model.units import Duration, duration_ms
 from penstock.model.windows import FixedWindows
+from penstock.operators.failures import OnError
 
 AtEnd: TypeAlias = Literal["fire", "drop"]
-EmitWhen: TypeAlias = Literal["updates", "final"]
+EmitWhen: TypeAlias = Literal["updates", "final", "changelog"]
 Output: TypeAlias = str | tuple[str, str]
 """An aggregate: `"count"`, or a function and a column, such as `("sum", "amount")`."""
 Row: TypeAlias = dict[str, Any]
@@ -82,6 +84,24 @@ def outputs_besides(sequence: str, outputs: dict[str, Output]) -> dict[str, Outp
     if sequence in outputs:
         raise PipelineError(f"aggregate: '{sequence}' is the sequence and an output: give one of them another name")
     return outputs
+
+
+def letters_of(on_error: OnError) -> tuple[str, ...]:
+    """The side outputs of an operator with this `on_error`."""
+    return (DEAD_LETTERS,) if on_error == "stream" else ()
+
+
+def side_schemas_of(call: str, function: object, given: Mapping[str, SchemaLike] | None) -> dict[str, pa.Schema]:
+    """The side outputs that a function, by its class, and the call declare."""
+    by_class = getattr(function, "side_outputs", {})
+    declared: dict[Any, SchemaLike] = {**(by_class if isinstance(by_class, Mapping) else {}), **(given or {})}
+    for name in declared:
+        if not isinstance(name, str) or not name.strip() or name in (MAIN_OUTPUT, DEAD_LETTERS, LATE):
+            raise PipelineError(
+                f"{call}: a side output is named {name!r}: it must be a text other than '{MAIN_OUTPUT}', "
+                f"'{DEAD_LETTERS}' and '{LATE}'"
+            )
+    return {name: as_schema(schema) for name, schema in declared.items()}
 
 
 def schema_or_none(schema: SchemaLike | None) -> pa.Schema | None:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from penstock.api.arguments import UserFunction, require_columns, require_expressions, require_mapping, type_of
 from penstock.api.stream_base import StreamBase
 from penstock.errors import PipelineError
+from penstock.model.changelog import OP
 from penstock.operators import columns as operators
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class ColumnStream(StreamBase):
         require_expressions(expressions)
         made = functools.partial(operators.SelectOperator, columns, expressions)
         # Which columns an expression reads, Arrow does not say.
-        return self._node("select", made, name, parallelism, reads=None if expressions else columns)
+        stream = self._node("select", made, name, parallelism, reads=None if expressions else columns)
+        return stream if OP in columns else stream._as_changelog(None)
 
     def with_column(
         self,
@@ -83,7 +85,8 @@ class ColumnStream(StreamBase):
             [{'user': 'ada'}, {'user': 'ben'}, {'user': 'ada'}]
         """
         require_columns("drop", columns)
-        return self._node("drop", functools.partial(operators.DropOperator, columns), name, parallelism)
+        stream = self._node("drop", functools.partial(operators.DropOperator, columns), name, parallelism)
+        return stream._as_changelog(None) if OP in columns else stream
 
     def rename(self, names: Mapping[str, str], *, name: str | None = None, parallelism: int | None = None) -> Stream:
         """The same columns under new names, by the old ones. The column of the event time may be among them.

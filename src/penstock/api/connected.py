@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from penstock.api.arguments import AtEnd, instance_of, require_choice, schema_or_none
+from penstock.api.arguments import AtEnd, instance_of, require_choice, schema_or_none, side_schemas_of
 from penstock.api.process_call import time_mode_of
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.errors import PipelineError
@@ -38,13 +39,14 @@ class ConnectedStreams:
         schema: SchemaLike | None = None,
         time_mode: TimeMode | None = None,
         at_end: AtEnd = "fire",
+        side_outputs: Mapping[str, SchemaLike] | None = None,
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
         """A `TwoInputFunction`, or a function of (batch, side) without state, where side is "left" or "right".
 
-        `time_mode` and `at_end` as in `KeyedStream.process`. Without `time_mode`, timers are in event time if both
-        streams have it.
+        `time_mode`, `at_end` and `side_outputs` as in `KeyedStream.process`. Without `time_mode`, timers are in event
+        time if both streams have it.
 
         Example:
 
@@ -76,8 +78,20 @@ class ConnectedStreams:
         declared = schema_or_none(schema)
         has_event_time = all(stream._event_time is not None for stream in (self.left, self.right))
         mode = time_mode_of(time_mode, has_event_time)
-        made = functools.partial(TwoInputOperator, instance, keys, declared, at_end == "fire", mode)
-        chosen = pipeline._add("connect", name, parallelism, label, keeps=keeps, operator=made, schema=declared)
+        schemas = side_schemas_of("process", instance, side_outputs)
+        made = functools.partial(
+            TwoInputOperator, instance, keys, declared, at_end == "fire", mode, side_schemas=schemas
+        )
+        chosen = pipeline._add(
+            "connect",
+            name,
+            parallelism,
+            label,
+            keeps=keeps,
+            operator=made,
+            schema=declared,
+            side_outputs=tuple(schemas),
+        )
         pipeline._connect(self.left._ports, chosen, 0)
         pipeline._connect(self.right._ports, chosen, 1)
         return self.left._stream((OutputPort(chosen),))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from penstock.api.arguments import (
@@ -14,24 +14,32 @@ from penstock.api.arguments import (
     aggregates_of,
     outputs_besides,
     require_choice,
+    require_columns,
+    require_count,
     require_sequence,
     windows_of,
 )
 from penstock.api.lookups import as_of_join
+from penstock.api.over_stream import OverStream
 from penstock.api.process_call import ProcessCall, time_mode_of
 from penstock.api.stream import Stream
 from penstock.api.windowed_stream import WindowedStream
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.errors import PipelineError
-from penstock.graph.logical import Keeps
+from penstock.graph.logical import Keeps, OperatorFactory
 from penstock.graph.names import label_of
-from penstock.model.aggregates import columns_of, kept_for, outputs_of
-from penstock.model.units import Duration
+from penstock.model.aggregates import Aggregate, columns_of, kept_for, outputs_of
+from penstock.model.changelog import OP, RETRACTABLE
+from penstock.model.over import RangeFrame
+from penstock.model.units import Duration, duration_ms
 from penstock.model.windows import Late
+from penstock.operators.failures import OnError
 from penstock.operators.formats import As, check_format
 from penstock.operators.keyed.aggregate import AggregateOperator
 from penstock.operators.keyed.reduce import ReduceOperator
+from penstock.operators.keyed.retract import RetractingAggregateOperator
 from penstock.operators.keyed.timers import TimeMode
+from penstock.operators.keyed.top import TopOperator
 from penstock.protocol.manifest.compatibility import AGGREGATES
 
 
@@ -58,6 +66,8 @@ class KeyedStream(Stream):
         time_mode: TimeMode | None = None,
         initial_state: object = None,
         at_end: AtEnd = "fire",
+        on_error: OnError = "raise",
+        side_outputs: Mapping[str, SchemaLike] | None = None,
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
@@ -75,6 +85,13 @@ class KeyedStream(Stream):
         the key. `handleInitialState` gets its rows before the first record, in a pipeline that starts without a
         checkpoint of this operator. The table is read here, and travels to every worker.
 
+        `on_error` is that of `map`. Records of a key for which the function raises are halved until the bad ones are
+        alone, and each failed call leaves state and timers as they were. Errors in `on_timer`, and outputs that cannot
+        become Arrow, always fail the pipeline.
+
+        `side_outputs={"alerts": "user string"}` declares streams that the function emits to with `context.emit`, read
+        with `side_output("alerts")`. The class may declare them, too.
+
         Example:
 
             >>> class Count(KeyedFunction):
@@ -88,9 +105,18 @@ class KeyedStream(Stream):
             [{'user': 'ada', 'n': 2}, {'user': 'ben', 'n': 1}]
         """
         mode = time_mode_of(time_mode, self._event_time is not None)
-        call = ProcessCall(function, self.key, format, schema, at_end, mode, initial_state)
+        call = ProcessCall(function, self.key, format, schema, at_end, mode, initial_state, on_error, side_outputs)
         label = label_of(call.instance)
-        stream = self._node("process", call.made, name, parallelism, label, keeps=Keeps.KEYS, schema=call.schema)
+        stream = self._node(
+            "process",
+            call.made,
+            name,
+            parallelism,
+            label,
+            keeps=Keeps.KEYS,
+            schema=call.schema,
+            side_outputs=call.side_outputs,
+        )
         check_format(call.format, stream._ports[0].operator)
         return stream
 
@@ -116,6 +142,7 @@ class KeyedStream(Stream):
             [{'user': 'ada', 'amount': 5, 'at': 61000}, {'user': 'ben', 'amount': -1, 'at': 2000}]
         """
         require_choice("reduce: emit", emit, "updates", "final")
+        self._require_appends("reduce", "use aggregate with sum, count or mean")
         require_sequence("reduce", sequence)
         made = functools.partial(ReduceOperator, function, sequence, emit == "final")
         return self._apply(
@@ -150,6 +177,10 @@ class KeyedStream(Stream):
         records that the row is made of. It grows with every update of a key, and after a failure a row comes with
         the same number again.
 
+        `emit="changelog"` emits the row of a key that changes as it was, with `op` "delete", and as it is, with
+        "insert". Behind a changelog, records with `op` "delete" are taken back: of sum, count and mean. A key without
+        records has a count of 0 then, and is only deleted in a changelog.
+
         `emit="final"` emits a key once, at the end of a bounded input. A later run on the same checkpoints that reads
         more emits the keys that had records since then, with their new values.
 
@@ -159,23 +190,46 @@ class KeyedStream(Stream):
             >>> collect(totals, by="user")
             [{'user': 'ada', 'total': 8, 'mean': 4.0}, {'user': 'ben', 'total': -1, 'mean': -1.0}]
         """
-        require_choice("aggregate: emit", emit, "updates", "final")
+        require_choice("aggregate: emit", emit, "updates", "final", "changelog")
         require_sequence("aggregate", sequence)
         if sequence is not None:
             outputs = {**outputs_besides(sequence, outputs), sequence: "count"}
         aggregates = aggregates_of(self.key, outputs)
-        made = functools.partial(AggregateOperator, aggregates, emit == "final")
-        return self._node(
+        made: OperatorFactory = functools.partial(AggregateOperator, aggregates, emit == "final")
+        takes_back = self._takes_back(aggregates)
+        if takes_back or emit == "changelog":
+            made = functools.partial(
+                RetractingAggregateOperator,
+                aggregates,
+                takes_back=takes_back,
+                emits_changelog=emit == "changelog",
+                is_final=emit == "final",
+            )
+        stream = self._node(
             "aggregate",
             made,
             name,
             parallelism,
             outputs_of(aggregates),
             keeps=Keeps.KEYS,
-            reads=columns_of(aggregates),
+            reads=(*columns_of(aggregates), *((OP,) if takes_back else ())),
             needs_end=emit == "final",
             definition=((AGGREGATES, kept_for(aggregates)),),
         )
+        return stream._as_changelog("retracting" if emit == "changelog" else None)
+
+    def _takes_back(self, aggregates: Sequence[Aggregate]) -> bool:
+        """Whether records are taken back. Refuses aggregates that cannot, and changes without the former row."""
+        if self._changelog == "upserting":
+            self._require_appends("aggregate", "an update does not say what the row was; aggregate before to_upsert()")
+        for each in aggregates:
+            if self._changelog is not None and each.function not in RETRACTABLE:
+                raise PipelineError(
+                    f"aggregate: {each.output} is {each.function} of a changelog: when a record is taken back, it "
+                    f"takes all others to know the next one. Use {', '.join(sorted(RETRACTABLE))}; or top(1, by=…) "
+                    f"of the records themselves"
+                )
+        return self._changelog is not None
 
     def count(
         self,
@@ -216,6 +270,75 @@ class KeyedStream(Stream):
         outputs: dict[str, Output] = {output or column: ("sum", column)}
         return self.aggregate(sequence=sequence, emit=emit, name=name, parallelism=parallelism, **outputs)
 
+    def top(
+        self,
+        count: int,
+        *,
+        by: str,
+        descending: bool = True,
+        rank: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """The first `count` records of each key by a column, as a changelog: the largest, unless `descending=False`.
+
+        A record that enters them is emitted with `op` "insert", one that leaves them with "delete". `rank="rank"` adds
+        the place of each record, from 1; then a record whose place changes is deleted with the old one and inserted
+        with the new one. Of equal values the record that came first is first; nulls come last.
+
+        Example:
+
+            >>> collect(orders.key_by("user").top(1, by="amount").select("user", "amount", "op"), by="user")[:1]
+            [{'user': 'ada', 'amount': 5, 'op': 'insert'}]
+
+        The first `count` records of each key are state. For a table of the current ones, say `rank=` and
+        `to_upsert(key, "rank")` in front of the sink.
+        """
+        require_count("top: count", count)
+        require_columns("top: by", (by,) if rank is None else (by, rank))
+        self._require_appends("top", "it does not keep the records below the first ones; rank the records themselves")
+        made = functools.partial(TopOperator, count, by, descending, rank)
+        settings = (("top", f"{count} by {by} {'descending' if descending else 'ascending'}"),)
+        stream = self._node("top", made, name, parallelism, settings[0][1], keeps=Keeps.KEYS, definition=settings)
+        return stream._as_changelog("retracting")
+
+    def over(
+        self,
+        *,
+        rows: int | None = None,
+        range: Duration | None = None,
+        on: str | None = None,
+        late: Late = "drop",
+    ) -> OverStream:
+        """A frame for each record, as SQL's OVER: `over(rows=10)`, or `over(range="10 min")` of event time.
+
+        With `rows`, the frame is the record and those of its key that came before it, at most `rows` together; the
+        record is emitted at once. With `range`, it is all records of the key from `range` before the record up to its
+        event time, both included; the record is emitted when the watermark has passed it, in the order of event
+        time. `on` and `late` are those of `window`: a record is late if the watermark had passed it when it came.
+
+        Example:
+
+            >>> last_hour = orders.with_watermark("at", "10 s").key_by("user").over(range="1 hour")
+            >>> [row["count"] for row in collect(last_hour.aggregate(count="count")) if row["user"] == "ada"]
+            [1, 2]
+        """
+        if (rows is None) == (range is None):
+            raise PipelineError('over takes one of rows=, such as rows=10, and range=, such as range="10 min"')
+        self._require_appends("over", "a frame does not know which of its records is taken back; put it in front")
+        require_choice("over: late", late, "drop", "error", "stream")
+        if range is None:
+            require_count("over: rows", rows)
+            return OverStream(self, rows, None, "", late)
+        column = on or self._event_time
+        if column is None:
+            raise PipelineError(
+                'over(range=…) needs event time: call with_watermark("…", "10 s") behind the source, or name its '
+                'column with on="…" if the source makes its own watermarks'
+            )
+        frame = RangeFrame(duration_ms("over: range", range, exactly=True))
+        return OverStream(self, None, frame, column, late)
+
     def window(
         self,
         size: Duration,
@@ -238,6 +361,7 @@ class KeyedStream(Stream):
             >>> collect(keyed.window("1 min").sum("amount"), by="window_start")[-1]
             {'user': 'ada', 'window_start': 60000, 'window_end': 120000, 'amount': 5}
         """
+        self._require_appends("window", "use aggregate with sum, count or mean, or put the window in front")
         windows = windows_of(size, every, offset)
         require_choice("window: late", late, "drop", "error", "stream")
         column = on or self._event_time

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.api.arguments import AtEnd, instance_of, require_choice, schema_or_none
+from penstock.api.arguments import (
+    AtEnd,
+    instance_of,
+    letters_of,
+    require_choice,
+    schema_or_none,
+    side_schemas_of,
+)
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.errors import PipelineError
 from penstock.graph.logical import OperatorFactory
+from penstock.operators.failures import OnError
 from penstock.operators.formats import As
 from penstock.operators.keyed.batch_function import BatchFunction, BatchFunctionOperator
 from penstock.operators.keyed.functions import KeyedFunction
@@ -30,6 +39,8 @@ class ProcessCall:
         at_end: AtEnd,
         mode: TimeMode,
         initial_state: object,
+        on_error: OnError,
+        side_outputs: Mapping[str, SchemaLike] | None,
     ) -> None:
         instance = self.instance = instance_of(function)
         is_processor = hasattr(instance, "handleInputRows")
@@ -45,11 +56,26 @@ class ProcessCall:
         if isinstance(instance, BatchFunction) and self.format != "arrow":
             raise PipelineError(f"process: a BatchFunction takes Arrow batches, not {self.format!r}")
         require_choice("process: at_end", at_end, "fire", "drop")
+        require_choice("process: on_error", on_error, "raise", "drop", "stream")
+        if isinstance(instance, BatchFunction) and on_error != "raise":
+            raise PipelineError(
+                f"process: on_error is {on_error!r} for a BatchFunction, whose changes to the state of many keys "
+                f"cannot be taken back: write a KeyedFunction, or filter such records out in front of it"
+            )
         self.schema = schema_or_none(schema)
-        arguments = instance, key, self.format, self.schema, at_end == "fire", mode
-        self.made: OperatorFactory = functools.partial(ProcessOperator, *arguments)
+        arguments = instance, key, self.format, self.schema, at_end == "fire", mode, on_error
+        schemas = side_schemas_of("process", instance, side_outputs)
+        self.side_outputs = (*letters_of(on_error), *schemas)
+        self.made: OperatorFactory = functools.partial(ProcessOperator, *arguments, side_schemas=schemas)
         if isinstance(instance, BatchFunction):
-            self.made = functools.partial(BatchFunctionOperator, instance, key, self.schema, at_end == "fire", mode)
+            self.made = functools.partial(
+                BatchFunctionOperator, instance, key, self.schema, at_end == "fire", mode, side_schemas=schemas
+            )
+        if is_processor and schemas:
+            raise PipelineError(
+                "process: side_outputs are for a KeyedFunction or a BatchFunction: the handle of a StatefulProcessor "
+                "has no method that emits to them"
+            )
         if is_processor:
             self.made = functools.partial(ProcessorOperator, *arguments, initial_table(initial_state, key))
         elif initial_state is not None:

@@ -27,27 +27,29 @@ import pyarrow.compute as pc
 
 from penstock.api.arguments import (
     UserFunction,
+    letters_of,
     require_choice,
     require_columns,
     require_count,
     require_instance,
     schema_or_none,
+    side_schemas_of,
 )
 from penstock.api.builder import definition_of
-from penstock.api.column_stream import ColumnStream
 from penstock.api.connected import ConnectedStreams
 from penstock.api.lookups import table_join
+from penstock.api.outputs_stream import OutputsStream
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.connectors.sink import Sink
-from penstock.graph.edges import side_ports
+from penstock.errors import PipelineError
 from penstock.graph.logical import Keeps
 from penstock.graph.names import label_of
-from penstock.ids import DEAD_LETTERS, LATE
 from penstock.model.event_time import Unit
 from penstock.model.units import Duration, duration_ms
 from penstock.operators import stateless as operators
 from penstock.operators.async_map.operator import MapAsyncOperator, Where
 from penstock.operators.event_time import EventTimeOperator
+from penstock.operators.failures import OnError
 from penstock.operators.formats import As
 from penstock.operators.keyed.drop_duplicates import DropDuplicatesOperator
 from penstock.protocol.manifest import Partitioning
@@ -60,7 +62,7 @@ if TYPE_CHECKING:
     from penstock.pipeline import Pipeline
 
 
-class Stream(ColumnStream):
+class Stream(OutputsStream):
     """Records on their way. Every method returns a new stream; a stream can be used any number of times.
 
     `format` is that in which a function gets records, and returns them: `"arrow"` (a `RecordBatch`), `"pandas"`,
@@ -91,6 +93,7 @@ class Stream(ColumnStream):
         *,
         format: As = "arrow",
         schema: SchemaLike | None = None,
+        on_error: OnError = "raise",
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
@@ -100,16 +103,28 @@ class Stream(ColumnStream):
 
             >>> collect(orders.map(lambda row: {"name": row["user"].title()}, format="rows"))
             [{'name': 'Ada'}, {'name': 'Ben'}, {'name': 'Ada'}]
+
+        `on_error` is for records for which the function raises, here and in the methods below. `"raise"` fails the
+        pipeline. `"drop"` leaves the record out, counts it (`num_records_dropped`) and warns at most once a minute.
+        `"stream"` sends it to `dead_letters()` of the result. A function of batches is called again with halves of
+        a batch for which it raises, until the bad records are alone. Errors of connections, files and memory
+        (`OSError`, `EOFError`, `MemoryError`) are not those of a record, and always fail the pipeline.
+
+            >>> ratios = orders.map(lambda row: {"ratio": 6 / (row["amount"] + 1)}, format="rows", on_error="drop")
+            >>> collect(ratios)
+            [{'ratio': 1.5}, {'ratio': 1.0}]
         """
-        declared = schema_or_none(schema)
-        made = functools.partial(operators.MapOperator, function, format, declared)
-        return self._apply("map", function, format, made, name, parallelism, schema=declared)
+        require_choice("map: on_error", on_error, "raise", "drop", "stream")
+        declared, letters = schema_or_none(schema), letters_of(on_error)
+        made = functools.partial(operators.MapOperator, function, format, declared, on_error)
+        return self._apply("map", function, format, made, name, parallelism, schema=declared, side_outputs=letters)
 
     def filter(
         self,
         condition: pc.Expression | UserFunction,
         *,
         format: As = "arrow",
+        on_error: OnError = "raise",
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
@@ -124,10 +139,12 @@ class Stream(ColumnStream):
             >>> collect(orders.filter(lambda row: row["user"] == "ben", format="rows"))
             [{'user': 'ben', 'amount': -1, 'at': 2000}]
         """
-        made = functools.partial(operators.FilterOperator, condition, format)
+        require_choice("filter: on_error", on_error, "raise", "drop", "stream")
+        letters = letters_of(on_error)
+        made = functools.partial(operators.FilterOperator, condition, format, None, on_error)
         if isinstance(condition, pc.Expression):
-            return self._node("filter", made, name, parallelism)
-        return self._apply("filter", condition, format, made, name, parallelism)
+            return self._node("filter", made, name, parallelism, side_outputs=letters)
+        return self._apply("filter", condition, format, made, name, parallelism, side_outputs=letters)
 
     def flat_map(
         self,
@@ -135,6 +152,8 @@ class Stream(ColumnStream):
         *,
         format: As = "arrow",
         schema: SchemaLike | None = None,
+        on_error: OnError = "raise",
+        side_outputs: Mapping[str, SchemaLike] | None = None,
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
@@ -145,10 +164,15 @@ class Stream(ColumnStream):
             >>> letters = orders.flat_map(lambda row: [{"letter": letter} for letter in row["user"][:2]], format="rows")
             >>> collect(letters)[:3]
             [{'letter': 'a'}, {'letter': 'd'}, {'letter': 'b'}]
+
+        With `side_outputs={"name": schema}`, the function may return `SideOutput("name", records)` among its outputs:
+        `side_output("name")` of the result is the stream of those.
         """
-        declared = schema_or_none(schema)
-        made = functools.partial(operators.FlatMapOperator, function, format, declared)
-        return self._apply("flat_map", function, format, made, name, parallelism, schema=declared)
+        require_choice("flat_map: on_error", on_error, "raise", "drop", "stream")
+        declared, schemas = schema_or_none(schema), side_schemas_of("flat_map", function, side_outputs)
+        made = functools.partial(operators.FlatMapOperator, function, format, declared, on_error, side_schemas=schemas)
+        sides = (*letters_of(on_error), *schemas)
+        return self._apply("flat_map", function, format, made, name, parallelism, schema=declared, side_outputs=sides)
 
     def map_async(
         self,
@@ -160,6 +184,7 @@ class Stream(ColumnStream):
         batch_rows: int = 1024,
         format: As = "arrow",
         schema: SchemaLike | None = None,
+        on_error: OnError = "raise",
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
@@ -175,14 +200,16 @@ class Stream(ColumnStream):
             [{'length': 3}, {'length': 3}, {'length': 3}]
 
         The trap: threads take turns in Python code. They help a function that waits, for a service or in a library
-        that lets go of the interpreter; `executor="processes"` is for one that computes in Python.
+        that lets go of the interpreter; `executor="processes"` is for one that computes in Python. With `on_error`, it
+        gets the rows of a failed batch again, also as rows.
         """
         require_count("map_async: concurrency", concurrency)
         require_count("map_async: batch_rows", batch_rows)
         require_choice("map_async: executor", executor, "threads", "processes")
+        require_choice("map_async: on_error", on_error, "raise", "drop", "stream")
         declared = schema_or_none(schema)
         made = functools.partial(
-            MapAsyncOperator, function, format, declared, concurrency, ordered, executor, batch_rows
+            MapAsyncOperator, function, format, declared, concurrency, ordered, executor, batch_rows, on_error
         )
         return self._apply(
             "map_async",
@@ -196,6 +223,7 @@ class Stream(ColumnStream):
             chainable=False,
             chainable_after=False,
             schema=declared,
+            side_outputs=letters_of(on_error),
         )
 
     # --- event time ---
@@ -208,6 +236,7 @@ class Stream(ColumnStream):
         idle_after: Duration | None = None,
         unit: Unit | None = None,
         max_ahead: Duration | None = None,
+        max_drift: Duration | None = None,
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
@@ -231,6 +260,10 @@ class Stream(ColumnStream):
         One time in the far future makes all that follows late; with `max_ahead="1 hour"` a time that is further ahead
         of the clock does not move event time on. Its row is kept. Both are warnings in the log.
 
+        With `max_drift="5 min"`, a split that is further ahead of the slowest one of its subtask is not read for a
+        while (`splits_held` in the metrics), so that windows and joins behind it hold less. Say `idle_after` with it,
+        unless every split has records or an end: the others wait for one that has nothing.
+
         The trap: behind an exchange, splits cannot be told apart any more, only channels, and behind `map_async` or
         `process` not even those. Call it before: right behind the source, or behind `map` and `filter`.
 
@@ -243,14 +276,16 @@ class Stream(ColumnStream):
         """
         require_columns("with_watermark", (column,))
         delay_ms = duration_ms("with_watermark: delay", delay)
-        idle_ms = ahead_ms = None
+        idle_ms = ahead_ms = drift_ms = None
         if idle_after is not None:
             idle_ms = duration_ms("with_watermark: idle_after", idle_after, at_least_ms=1)
         if unit is not None:
             require_choice("with_watermark: unit", unit, "s", "ms", "us", "ns")
         if max_ahead is not None:
             ahead_ms = duration_ms("with_watermark: max_ahead", max_ahead)
-        made = functools.partial(EventTimeOperator, column, delay_ms, idle_ms, unit, ahead_ms)
+        if max_drift is not None:
+            drift_ms = duration_ms("with_watermark: max_drift", max_drift)
+        made = functools.partial(EventTimeOperator, column, delay_ms, idle_ms, unit, ahead_ms, drift_ms)
         # The watermark is state: times of another column may lie behind it, and their records would be late.
         definition = ((EVENT_TIME_COLUMN, column),)
         # The kind has its first name: checkpoints hold it, and derived names are made of it.
@@ -348,6 +383,11 @@ class Stream(ColumnStream):
         ports = list(self._ports)
         for other in others:
             self._require_own("union", other)
+            if other._changelog != self._changelog:
+                raise PipelineError(
+                    "union: one of the streams is a changelog and another is not, or is one of another kind: bring "
+                    'them into one form first, for instance with drop("op")'
+                )
             ports += other._ports
         return Stream(self.pipeline, tuple(ports))
 
@@ -423,33 +463,6 @@ class Stream(ColumnStream):
             3
         """
         return self._by(Partitioning.RESCALE)
-
-    def dead_letters(self) -> Stream:
-        """The input that the operator of this stream could not read, as a stream: `on_error="dead_letter"`.
-
-        Its columns are `operator`, `path`, `line` (or row, from 1), `offset` (in bytes), `raw` and `reason`.
-
-        Example:
-
-            >>> source = FileSource("/data/in", format="jsonl", schema="n bigint", on_error="dead_letter")
-            >>> read = Pipeline("readings").source(source, name="read")
-            >>> read.dead_letters()
-            <Stream of pipeline 'readings' behind 'read'>
-        """
-        cure = 'say on_error="dead_letter" there'
-        return Stream(self.pipeline, side_ports(self.pipeline._nodes, self._ports, DEAD_LETTERS, cure))
-
-    def late(self) -> Stream:
-        """The records that came after their windows had been emitted, as a stream: `window(…, late="stream")`.
-
-        Example:
-
-            >>> windows = orders.with_watermark("at", 0).key_by("user").window("1 min", late="stream")
-            >>> windows.count(name="counts").late()
-            <Stream of pipeline 'orders' behind 'counts'>
-        """
-        cure = 'say late="stream" in the call of window'
-        return Stream(self.pipeline, side_ports(self.pipeline._nodes, self._ports, LATE, cure))
 
     def sink(self, sink: Sink, *, name: str | None = None, parallelism: int | None = None) -> Pipeline:
         """Write to a sink. Returns the pipeline.

@@ -9,6 +9,7 @@ from penstock.api.builder import Builder, NodeTraits
 from penstock.errors import PipelineError
 from penstock.graph.edges import OutputPort
 from penstock.graph.logical import OperatorFactory
+from penstock.model.changelog import OP, Changelog
 from penstock.operators.formats import check_format
 from penstock.protocol.manifest import Partitioning
 
@@ -46,6 +47,20 @@ class StreamBase:
     def _timed(self, column: str | None) -> Stream:
         return self._stream(tuple(replace(port, event_time=column) for port in self._ports))
 
+    @property
+    def _changelog(self) -> Changelog | None:
+        return self._ports[0].changelog
+
+    def _as_changelog(self, changelog: Changelog | None) -> Stream:
+        return self._stream(tuple(replace(port, changelog=changelog) for port in self._ports))
+
+    def _require_appends(self, call: str, cure: str) -> None:
+        """Refuse an operator that cannot take back a record."""
+        if self._changelog is not None:
+            raise PipelineError(
+                f"{call}: its input is a changelog, whose column '{OP}' takes records back, and {call} cannot: {cure}"
+            )
+
     def _by(self, partitioning: Partitioning) -> Stream:
         return self._stream(tuple(replace(port, partitioning=partitioning, key=()) for port in self._ports))
 
@@ -80,7 +95,7 @@ class StreamBase:
             kind, name, self._parallelism if parallelism is None else parallelism, label, operator=made, **traits
         )
         self.pipeline._connect(self._ports, chosen)
-        return self._stream((OutputPort(chosen, event_time=self._event_time),))
+        return self._stream((OutputPort(chosen, event_time=self._event_time, changelog=self._changelog),))
 
     def _stream(self, ports: tuple[OutputPort, ...]) -> Stream:
         from penstock.api.stream import Stream

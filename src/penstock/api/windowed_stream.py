@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from penstock.api.arguments import Output, aggregates_of
+from penstock.api.arguments import Output, aggregates_of, require_columns, require_count
+from penstock.errors import PipelineError
 from penstock.graph.logical import Keeps
 from penstock.ids import LATE
 from penstock.model.aggregates import columns_of, kept_for, outputs_of
-from penstock.model.windows import WINDOW_END, WINDOW_START, Late, WindowKind
+from penstock.model.windows import WINDOW_END, WINDOW_START, FixedWindows, Late, WindowKind
 from penstock.operators.keyed.window import WindowOperator
+from penstock.operators.keyed.window_top import WindowTopOperator
 
 if TYPE_CHECKING:
     from penstock.api.keyed_stream import KeyedStream
@@ -91,3 +93,56 @@ class WindowedStream:
             {'user': 'ada', 'window_start': 0, 'window_end': 120000, 'total': 8}
         """
         return self.aggregate(name=name, parallelism=parallelism, **{output or column: ("sum", column)})
+
+    def top(
+        self,
+        count: int,
+        *,
+        by: str,
+        descending: bool = True,
+        rank: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """The first `count` records of each key and window by a column: the largest, unless `descending=False`.
+
+        They are emitted once, when the window is complete, with all their columns, `window_start`, `window_end` and,
+        with `rank="rank"`, their place from 1. Of equal values the record that came first is first; nulls come last.
+
+        Example:
+
+            >>> windows = orders.with_watermark("at", "10 s").key_by("user").window("2 min")
+            >>> collect(windows.top(1, by="amount", rank="rank"), by="user")[0]["amount"]
+            5
+        """
+        require_count("top: count", count)
+        require_columns("top: by", (by,) if rank is None else (by, rank))
+        if not isinstance(self.windows, FixedWindows):
+            raise PipelineError(f"top takes windows of a fixed size, and these are {self.windows}")
+        self.stream._require_appends("top", "it does not keep the records below the first ones")
+        made = functools.partial(
+            WindowTopOperator,
+            self.windows,
+            self._on,
+            self._late,
+            count=count,
+            by=by,
+            descending=descending,
+            rank=rank,
+        )
+        settings = {
+            "windows": str(self.windows).removeprefix("windows of "),
+            "event-time column": self._on,
+            "top": f"{count} by {by} {'descending' if descending else 'ascending'}",
+        }
+        stream = self.stream._node(
+            "window",
+            made,
+            name,
+            parallelism,
+            settings["top"],
+            keeps=Keeps.KEYS,
+            definition=tuple(settings.items()),
+            side_outputs=(LATE,) if self._late == "stream" else (),
+        )
+        return stream._timed(None)

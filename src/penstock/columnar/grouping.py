@@ -54,7 +54,7 @@ def hashable(value: Any) -> Any:
 def group(batch: pa.RecordBatch, key: Sequence[str], operator: str) -> Groups:
     """Group by the columns `key`; nulls are a key like others. Raises `DataError` for a column that is not there."""
     columns = key_columns(batch, key, operator)
-    codes = _codes(columns)
+    codes = key_codes(columns)
     # Stable, so that the rows of a key keep their order (I2).
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
@@ -79,7 +79,7 @@ def _with_one_zero(column: pa.Array) -> pa.Array:
     return pc.add(column.cast(pa.float64()), 0.0) if pa.types.is_floating(kind) else column
 
 
-def _codes(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
+def key_codes(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     """Equal numbers for equal keys, numbered by first appearance."""
     codes = _column_codes(_with_one_zero(columns[0]))
     for column in columns[1:]:
@@ -92,7 +92,7 @@ def _codes(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
 def _column_codes(column: pa.Array) -> npt.NDArray[np.int64]:
     column = plain(column)
     if pa.types.is_struct(column.type):
-        return _codes([column.is_valid(), *column.flatten()])
+        return key_codes([column.is_valid(), *column.flatten()])
     if pa.types.is_decimal(column.type) and column.type.id in FIXED_WIDTH:
         # Arrow cannot tell equal decimals of less than 128 bits.
         column = column.cast(pa.decimal128(column.type.precision, column.type.scale))

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.errors import PipelineError
-from penstock.graph.logical import LogicalEdge, Node
+from penstock.graph.logical import LogicalEdge, Node, reading
 from penstock.ids import MAIN_OUTPUT, OperatorName
+from penstock.model.changelog import Changelog
 from penstock.protocol.manifest import Partitioning
 
 
@@ -22,6 +23,8 @@ class OutputPort:
     event_time: str | None = None
     """The column that says when a record happened, as far as is known."""
     output: str = MAIN_OUTPUT
+    changelog: Changelog | None = None
+    """Set if records change a result, as their column `op` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,8 @@ def side_ports(nodes: Sequence[Node], ports: Sequence[OutputPort], output: str, 
     for port in ports:
         if port.output != MAIN_OUTPUT or output not in by_name[port.operator].side_outputs:
             raise PipelineError(
-                f"{output}(): '{port.operator}' has no such output. Call it on the stream of the source or operator "
-                f"that has one, and {cure}"
+                f"{reading(output)}: '{port.operator}' has no such output. Call it on the stream of the source or "
+                f"operator that has one, and {cure}"
             )
     return tuple(OutputPort(port.operator, output=output) for port in ports)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.connectors.sink import Sink
 from penstock.connectors.source import Source
 from penstock.errors import PipelineError
-from penstock.ids import MAIN_OUTPUT, EdgeId, OperatorName
+from penstock.ids import DEAD_LETTERS, LATE, MAIN_OUTPUT, EdgeId, OperatorName
 from penstock.operators.contract import Operator
 from penstock.protocol.manifest import Partitioning
 
@@ -203,8 +203,13 @@ def _check_side_outputs(graph: Graph, node: Node) -> None:
         if output not in read:
             raise PipelineError(
                 f"nobody reads the output '{output}' of '{node.name}', so its records would be lost: "
-                f"give them a sink, for instance with .{output}().sink(…)"
+                f"give them a sink, for instance with .{reading(output)}.sink(…)"
             )
+
+
+def reading(output: str) -> str:
+    """The call that reads a side output."""
+    return f"{output}()" if output in (DEAD_LETTERS, LATE) else f'side_output("{output}")'
 
 
 def _check_parallelism(graph: Graph) -> None:

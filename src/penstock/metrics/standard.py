@@ -28,7 +28,15 @@ FILES_SKIPPED = counter(
     "files that a source left out, from the place on where they could not be read",
     is_total=True,
 )
-DEAD_LETTERS = counter("num_dead_letters", "rows", "rows that a source has emitted to `dead_letters()`", is_total=True)
+DEAD_LETTERS = counter(
+    "num_dead_letters", "rows", "rows that a source or a function has emitted to `dead_letters()`", is_total=True
+)
+DROPPED = counter(
+    "num_records_dropped",
+    "rows",
+    'rows that were dropped because a function raised for them: `on_error="drop"`',
+    is_total=True,
+)
 AHEAD = counter(
     "num_records_ahead",
     "rows",
@@ -47,5 +55,7 @@ BACKLOG_SPLITS = gauge(
     "source_backlog_splits", "splits", "splits with an end, such as files, that a source has not read to it"
 )
 
-TOTALS = {each.name: each for each in (RECORDS_IN, RECORDS_OUT, LATE, SKIPPED, FILES_SKIPPED, DEAD_LETTERS, AHEAD)}
+TOTALS = {
+    each.name: each for each in (RECORDS_IN, RECORDS_OUT, LATE, SKIPPED, FILES_SKIPPED, DEAD_LETTERS, AHEAD, DROPPED)
+}
 """Those that a driver can show of a checkpoint before any worker has come up."""

@@ -128,10 +128,11 @@ class OperatorContext(Protocol):
         """Begin a portion of work that may be large. The function says whether the mailbox should get control now."""
         ...
 
-    def follow_event_time(self, idle_after_ms: int | None) -> None:
+    def follow_event_time(self, idle_after_ms: int | None, max_drift_ms: int | None = None) -> None:
         """Make the watermarks of this subtask from the times that `saw_event_time` reports. Call it in `open`.
 
-        If several operators of a chain ask for it, the last one does.
+        A split that is more than `max_drift_ms` ahead of the slowest one waits. If several operators of a chain ask
+        for it, the last one does.
         """
         ...
 

@@ -52,12 +52,14 @@ class EventTimeOperator(NamedOperator):
         idle_after_ms: int | None = None,
         unit: Unit | None = None,
         max_ahead_ms: int | None = None,
+        max_drift_ms: int | None = None,
     ) -> None:
         self.column = column
         self.max_delay_ms = max_delay_ms
         self.idle_after_ms = idle_after_ms
         self.unit = unit
         self.max_ahead_ms = max_ahead_ms
+        self.max_drift_ms = max_drift_ms
 
     def setup(self) -> None:
         self._is_unit_checked = False
@@ -65,7 +67,7 @@ class EventTimeOperator(NamedOperator):
         self._ahead = self.context.metrics.counter(AHEAD)
         self._warned_at_ms: int | None = None
         self.context.former_state(_FORMER_STATE)
-        self.context.follow_event_time(self.idle_after_ms)
+        self.context.follow_event_time(self.idle_after_ms, self.max_drift_ms)
 
     def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         try:

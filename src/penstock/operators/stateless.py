@@ -6,75 +6,189 @@ An operator is made once for every subtask, from a factory that travels to the w
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.columnar.expressions import evaluated
-from penstock.columnar.gather import filter_rows
+from penstock.columnar.gather import filter_rows, take_rows
 from penstock.columnar.grouping import key_columns
 from penstock.errors import DataError
-from penstock.operators.contract import Emit, UserFunction
-from penstock.operators.formats import As, Format, format_of
+from penstock.operators.contract import Emit, Row, UserFunction
+from penstock.operators.failures import Failures, OnError, each_called, failures_of, narrowed
+from penstock.operators.formats import As, Format, concatenated, format_of
 from penstock.operators.named import NamedOperator
+from penstock.operators.side_outputs import NO_SIDE_OUTPUTS, Schemas, SideOutput, SideOutputs
 from penstock.user_code import called_with
+
+Made: TypeAlias = pa.RecordBatch | SideOutput
+"""Something that leaves an operator: a batch of its main output, or one of a side output."""
 
 
 class FunctionOperator(NamedOperator):
     """Calls a function with each batch, in the form that its user chose."""
 
-    def __init__(self, function: UserFunction | pc.Expression, as_: As, schema: pa.Schema | None = None) -> None:
+    _failures: Failures | None = None
+
+    def __init__(
+        self,
+        function: UserFunction | pc.Expression,
+        as_: As,
+        schema: pa.Schema | None = None,
+        on_error: OnError = "raise",
+    ) -> None:
         self.function = function
         self.as_ = as_
         self.schema = schema
+        self.on_error: OnError = on_error
 
     def setup(self) -> None:
         self.format: Format = format_of(self.as_, self.output_guard(self.schema))
+        self._failures = failures_of(self.context, self.on_error)
+        self._by_row = None if isinstance(self.function, pc.Expression) or self.as_ != "rows" else self.row_function()
+
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
+        if self._failures is not None:
+            self._work_around(batch, emit)
+            return
+        if self._by_row is None:
+            made = self.made(batch)
+        else:
+            made = self.made_of(batch, called_with(self._by_row, self.format.of(batch)))
+        for result in made:
+            self.send(result, emit)
+
+    def send(self, result: Made, emit: Emit) -> None:
+        emit(result)
+
+    def _work_around(self, batch: pa.RecordBatch, emit: Emit) -> None:
+        """The same, without the rows for which it fails."""
+        failed: dict[int, Exception] = {}
+        for made in list(self._made_around(batch, failed)):
+            for result in made:
+                self.send(result, emit)
+        assert self._failures is not None
+        bad = sorted(failed)
+        self._failures.report(take_rows(batch, np.array(bad, dtype=np.int64)), [failed[number] for number in bad])
+
+    def _made_around(self, batch: pa.RecordBatch, failed: dict[int, Exception]) -> Iterator[list[Made]]:
+        if self._by_row is None:
+            yield from narrowed(
+                batch.num_rows, lambda first, end: self.made(batch.slice(first, end - first)), failed.__setitem__
+            )
+            return
+        numbers, results = each_called(self._by_row, self.format.of(batch), failed.__setitem__)
+        taken = take_rows(batch, np.array(numbers, dtype=np.int64)) if failed else batch
+
+        def made(first: int, end: int) -> list[Made]:
+            return self.made_of(taken.slice(first, end - first), results[first:end])
+
+        if results:
+            # The results of a row may not become Arrow: the function is not called again to find them.
+            yield from narrowed(len(results), made, lambda row, error: failed.__setitem__(numbers[row], error))
+
+    def row_function(self) -> Callable[[Row], object]:
+        """The function for one row, of a function of rows."""
+        return self.function
+
+    @abstractmethod
+    def made(self, batch: pa.RecordBatch) -> list[Made]:
+        """The output for a batch, of a function of batches."""
+
+    @abstractmethod
+    def made_of(self, batch: pa.RecordBatch, results: list[object]) -> list[Made]:
+        """The output for a batch, of a function of rows that has returned `results` for them."""
+
+    def close(self) -> None:
+        if self._failures is not None:
+            self._failures.close()
+
+    def _batch(self, outputs: Sequence[object]) -> list[Made]:
+        result = self.format.batch(outputs)
+        return [] if result is None else [result]
 
 
 class MapOperator(FunctionOperator):
     """One output for each input: a batch for a batch, or a row for a row."""
 
-    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
-        given = self.format.of(batch)
-        outputs = called_with(self.function, given) if self.as_ == "rows" else [self.function(given)]
-        result = self.format.batch(outputs)
-        if result is not None:
-            emit(result)
+    def made(self, batch: pa.RecordBatch) -> list[Made]:
+        return self._batch([self.function(self.format.of(batch))])
+
+    def made_of(self, batch: pa.RecordBatch, results: list[object]) -> list[Made]:
+        return self._batch(results)
 
 
 class FlatMapOperator(FunctionOperator):
     """No, one or several outputs for each batch or row."""
 
-    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
-        format, given = self.format, self.format.of(batch)
-        if self.as_ == "rows":
-            made = called_with(lambda row: format.outputs(self.function(row)), given)
-            result = format.batch(list(itertools.chain.from_iterable(made)))
-            if result is not None:
-                emit(result)
-            return
-        for output in format.outputs(self.function(given)):
-            result = format.batch([output])
-            if result is not None:
-                emit(result)
+    def __init__(
+        self,
+        function: UserFunction,
+        as_: As,
+        schema: pa.Schema | None = None,
+        on_error: OnError = "raise",
+        *,
+        side_schemas: Schemas = NO_SIDE_OUTPUTS,
+    ) -> None:
+        super().__init__(function, as_, schema, on_error)
+        self.side_schemas = side_schemas
+
+    def setup(self) -> None:
+        super().setup()
+        self._side_outputs = SideOutputs(self.context, self.side_schemas, self.as_)
+
+    def row_function(self) -> Callable[[Row], object]:
+        function, outputs = self.function, self._outputs
+        return lambda row: outputs(function(row))
+
+    def _outputs(self, returned: object) -> list[object]:
+        return [returned] if isinstance(returned, SideOutput) else self.format.outputs(returned)
+
+    def made(self, batch: pa.RecordBatch) -> list[Made]:
+        outputs = self._outputs(self.function(self.format.of(batch)))
+        return [result for output in outputs for result in self._made_of([output])]
+
+    def made_of(self, batch: pa.RecordBatch, results: list[object]) -> list[Made]:
+        return self._made_of(list(itertools.chain.from_iterable(cast(list[list[object]], results))))
+
+    def _made_of(self, outputs: list[object]) -> list[Made]:
+        if SideOutput not in set(map(type, outputs)):
+            return self._batch(outputs)
+        by_side: dict[str, list[pa.RecordBatch]] = {}
+        for output in outputs:
+            if isinstance(output, SideOutput):
+                batch = self._side_outputs.batch_of(output.name, output.records)
+                by_side.setdefault(output.name, []).extend([] if batch is None else [batch])
+        made: list[Made] = [SideOutput(name, concatenated(batches)) for name, batches in by_side.items()]
+        return made + self._batch([output for output in outputs if not isinstance(output, SideOutput)])
+
+    def send(self, result: Made, emit: Emit) -> None:
+        if isinstance(result, SideOutput):
+            self._side_outputs.emit(result)
+        else:
+            emit(result)
 
 
 class FilterOperator(FunctionOperator):
     """Keeps the rows that the function, or an Arrow expression, chooses."""
 
-    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
-        if isinstance(self.function, pc.Expression):
-            chosen: object = self.function
-        elif self.as_ == "rows":
-            chosen = np.fromiter(map(bool, called_with(self.function, self.format.of(batch))), np.bool_, batch.num_rows)
-        else:
-            chosen = self.function(self.format.of(batch))
-        kept = self._kept(batch, chosen)
-        if kept is not None and kept.num_rows:
-            emit(kept)
+    def row_function(self) -> Callable[[Row], object]:
+        function = self.function
+        return lambda row: bool(function(row))
+
+    def made(self, batch: pa.RecordBatch) -> list[Made]:
+        chosen = self.function if isinstance(self.function, pc.Expression) else self.function(self.format.of(batch))
+        return self._filled(self._kept(batch, chosen))
+
+    def made_of(self, batch: pa.RecordBatch, results: list[object]) -> list[Made]:
+        return self._filled(self._kept(batch, np.array(results, dtype=np.bool_)))
+
+    def _filled(self, kept: pa.RecordBatch | None) -> list[Made]:
+        return [kept] if kept is not None and kept.num_rows else []
 
     def _error(self, text: str) -> DataError:
         return DataError(f"operator '{self.context.operator}': {text}")

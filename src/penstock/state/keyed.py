@@ -21,6 +21,7 @@ from penstock.state.backends.memory import MemoryBackend
 from penstock.state.backends.port import StateBackend
 from penstock.state.contract import HeldByFunction, KeyedStateLike, S, StateDescriptor, StateSnapshot
 from penstock.state.pieces import KeyedPiece
+from penstock.state.rows.base import RowState
 from penstock.state.rows.cursor import KeyCursor
 from penstock.state.rows.descriptors import ListDescriptor, MapDescriptor, RowsDescriptor, ValueDescriptor
 from penstock.state.rows.rows import RowsState
@@ -61,6 +62,19 @@ class KeyedState:
     def leave_key(self) -> None:
         """Move all row states to no key."""
         self.cursor.leave()
+
+    def hold(self) -> Callable[[], None]:
+        """A function that undoes all changes of row states from now on, as long as they stay at the current key.
+
+        The trap: to keep a map as it is, the first change after this copies it.
+        """
+        held = [(state, state.hold()) for state in self._states.values() if isinstance(state, RowState)]
+
+        def undo() -> None:
+            for state, entry in held:
+                state.put_back(entry)
+
+        return undo
 
     def groups_of(self, keys: pa.RecordBatch) -> list[int]:
         """The key group of each row of `keys`, which has the key's columns in their order and no others."""

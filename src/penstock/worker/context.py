@@ -68,7 +68,7 @@ class BatchStateHolder:
 class EventTime(Protocol):
     """Makes watermarks from the times that an operator sees."""
 
-    def follow(self, context: Context, idle_after_ms: int | None) -> None: ...
+    def follow(self, context: Context, idle_after_ms: int | None, max_drift_ms: int | None) -> None: ...
 
     def saw(self, context: Context, reached_ms: int) -> None: ...
 
@@ -138,8 +138,8 @@ class Context:
     def begin_slice(self) -> Callable[[], bool]:
         return self._services.slice_budget.begin_slice()
 
-    def follow_event_time(self, idle_after_ms: int | None) -> None:
-        self._event_time.follow(self, idle_after_ms)
+    def follow_event_time(self, idle_after_ms: int | None, max_drift_ms: int | None = None) -> None:
+        self._event_time.follow(self, idle_after_ms, max_drift_ms)
 
     def saw_event_time(self, reached_ms: int) -> None:
         self._event_time.saw(self, reached_ms)

@@ -22,6 +22,7 @@ from penstock.connectors.source import END_OF_SPLIT, Backlog, Portion, Source, S
 from penstock.errors import DataError, IncompatibleCheckpoint
 from penstock.ids import DEAD_LETTERS, NO_CHECKPOINT, CheckpointId, OperatorName
 from penstock.mailbox.notes import SplitClock
+from penstock.metrics.metric import gauge
 from penstock.metrics.registry import Registry
 from penstock.metrics.standard import (
     BACKLOG_BYTES,
@@ -44,6 +45,9 @@ _FIRST_ROWS = 64
 _EMPTY_MS_MAX = 10_000
 """A subtask to which no split has come for this time is idle. Until then others may not have heard of a new split."""
 
+SPLITS_HELD = gauge(
+    "splits_held", "splits", "splits that wait because they are further ahead of the slowest one than `max_drift`"
+)
 _log = logging.getLogger("penstock")
 
 LISTINGS_FAILED_MAX = 5
@@ -87,8 +91,12 @@ class SourceStage:
         self.parallelism = parallelism
         self.clocks: EventClocks[str] | None = None
         """The event time of each open split, if the records of this chain have one."""
+        self.max_drift_ms: int | None = None
+        """A split that is further ahead of the slowest one waits. None: any distance."""
         self.current: str | None = None
         """The split whose records were returned last."""
+        self._held = 0
+        """Splits that waited when records were asked for last."""
         self._emit_side = emit_side
         counts = (metrics or Registry()).of(operator, index)
         self._records_in = counts.counter(RECORDS_IN)
@@ -101,6 +109,7 @@ class SourceStage:
         counts.observe(BACKLOG_SPLITS, self._splits_left)
         self._measured: set[str] = set()
         """The units in which any split has told its backlog: without an open split it is 0, and not unknown."""
+        counts.observe(SPLITS_HELD, lambda: self._held)
         self.first_skipped = ""
         """The first of what was skipped in this attempt: where it lies, and the reason."""
         self._restored: Mapping[str, SplitState] = {}
@@ -189,7 +198,7 @@ class SourceStage:
         What goes to side outputs is emitted at once. If nothing else was read, the batch is empty.
         """
         former, self.current = self.current, None
-        for name in self._order(former):
+        for name in self._not_ahead(self._order(former)):
             is_begun = self.clocks is None or self.clocks.reached(name) > MIN_WATERMARK
             batch = self._readers[name].read(rows_max if is_begun else min(rows_max, _FIRST_ROWS))
             if batch is END_OF_SPLIT:
@@ -235,6 +244,20 @@ class SourceStage:
             else:
                 self._emit_side(output, batch)
         return portion.records
+
+    def _not_ahead(self, names: Iterable[str]) -> Iterable[str]:
+        """Those of the splits that are no more than `max_drift_ms` ahead of the slowest one that is not idle."""
+        if self.clocks is None or self.max_drift_ms is None:
+            return names
+        slowest = self.clocks.watermark()
+        if slowest <= IDLE_WATERMARK:
+            # One has not begun, and nobody knows where it begins; or all are idle.
+            self._held = 0
+            return names
+        every, limit = list(names), slowest + self.max_drift_ms
+        near = [name for name in every if self.clocks.reached(name) <= limit]
+        self._held = len(every) - len(near)
+        return near
 
     def _order(self, former: str | None) -> Iterable[str]:
         """The open splits, those first that are to be read first."""

@@ -10,6 +10,7 @@ A subtask without anything to read is idle. It says so downstream, and nobody wa
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ from penstock.worker.services import Services
 
 if TYPE_CHECKING:
     from penstock.worker.chain import OperatorChain
+
+_log = logging.getLogger("penstock")
 
 _LOOK_AGAIN_MS = 20
 
@@ -49,6 +52,7 @@ class SubtaskClock:
         self.is_idle = False
         self._follower: Context | None = None
         self._idle_after_ms: int | None = None
+        self._max_drift_ms: int | None = None
         self._by_split: EventClocks[str] | None = None
         self._by_channel: EventClocks[ChannelId] | None = None
         self._newest = MIN_WATERMARK
@@ -60,17 +64,27 @@ class SubtaskClock:
 
     # --- following the times of records ---
 
-    def follow(self, context: Context, idle_after_ms: int | None) -> None:
+    def follow(self, context: Context, idle_after_ms: int | None, max_drift_ms: int | None) -> None:
         """`context` is that of the operator whose reports make the watermarks from now on."""
-        self._follower, self._idle_after_ms = context, idle_after_ms
+        self._follower, self._idle_after_ms, self._max_drift_ms = context, idle_after_ms, max_drift_ms
 
     def begin(self, chain: OperatorChain) -> None:
         """The chain is complete."""
         self._chain = chain
-        if self._follower is None or chain.emits_later_before(self._follower):
+        if self._follower is None:
+            return
+        is_apart = not chain.emits_later_before(self._follower)
+        if self._max_drift_ms is not None and not (is_apart and chain.source is not None):
+            _log.warning(
+                "operator '%s': max_drift has no effect, because splits cannot be told apart here: call with_watermark "
+                "right behind the source, or behind map and filter",
+                self._follower.operator,
+            )
+        if not is_apart:
             return
         if chain.source is not None:
             self._by_split = chain.source.clocks = EventClocks(self._idle_after_ms)
+            chain.source.max_drift_ms = self._max_drift_ms
             return
         self._by_channel = EventClocks(self._idle_after_ms)
         now_ms = self._services.clock.now_ms()

@@ -25,6 +25,7 @@ from tests.mutants.catalogue import (
     ownership,
     page,
     recovery,
+    relational,
     seams,
     sinks,
     snapshots,
@@ -60,4 +61,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *dashboard.MUTANTS,
     *page.MUTANTS,
     *lookups.MUTANTS,
+    *relational.MUTANTS,
 )

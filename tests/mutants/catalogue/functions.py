@@ -8,6 +8,7 @@ _ASYNC = "operators/async_map/operator.py"
 _TIMERS = "operators/keyed/timers.py"
 _EXPIRING = "operators/keyed/ttl.py"
 _KEYED = "operators/keyed/process.py"
+_ACCESS = "operators/keyed/access.py"
 _VALUES = "operators/spark/values.py"
 _STATES = "state/rows/states.py"
 _TUPLES = "state/rows/tuples.py"
@@ -32,6 +33,7 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
             "tests/unit/operators/keyed/test_event_timers.py",
         ),
         _KEYED: ("tests/unit/operators/spark/test_processor.py",),
+        _ACCESS: ("tests/unit/operators/spark/test_processor.py",),
         _VALUES: ("tests/unit/operators/spark/test_processor.py",),
         _EXPIRING: ("tests/unit/operators/keyed/test_ttl.py",),
         _STATES: ("tests/unit/state/test_cheap_state.py",),
@@ -327,7 +329,7 @@ MUTANTS = (
     ),
     _mutant(
         "A state may be asked for while records are worked on",
-        _KEYED,
+        _ACCESS,
         "        if self.is_open and name not in self._asked:\n",
         "        if False:\n",
         "I8: after the first failure the checkpoint has a state that nobody asks for.",
@@ -341,7 +343,7 @@ MUTANTS = (
     ),
     _mutant(
         "Every subtask takes the whole initial state",
-        _KEYED,
+        _ACCESS,
         "np.flatnonzero((groups >= owned.start) & (groups < owned.stop))",
         "np.flatnonzero(groups >= 0)",
         "I9: a key would have it in more than one subtask.",

@@ -38,7 +38,7 @@ class FakeContext:
     def former_state(self, name: str) -> None:
         self.former.append(name)
 
-    def follow_event_time(self, idle_after_ms: int | None) -> None:
+    def follow_event_time(self, idle_after_ms: int | None, max_drift_ms: int | None = None) -> None:
         self.idle_after_ms.append(idle_after_ms)
 
     def saw_event_time(self, reached_ms: int) -> None:

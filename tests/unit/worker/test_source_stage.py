@@ -413,3 +413,37 @@ def test_a_source_is_told_which_splits_a_checkpoint_has_before_it_opens_any() ->
     source.on_restore = lambda splits: told.append((splits, len(source.opened)))  # type: ignore[method-assign]
     stage(source, a="1")
     assert told == [(("a",), 0)]
+
+
+def held(reading: SourceStage) -> int:
+    return len(list(reading._open)) - len(list(reading._not_ahead(reading._order(None))))
+
+
+def test_a_split_that_is_too_far_ahead_of_the_slowest_waits() -> None:
+    reading = timed(Timed({"b": [100, 110, 120, 130], "a": [1, 2, 90, 95, 115, 116]}))
+    reading.max_drift_ms = 20
+    assert [advance(reading)[0] for _ in range(2)] == ["b", "a"]
+    assert held(reading) == 1
+    assert [advance(reading)[0] for _ in range(2)] == ["a", "a"]
+    # Now both are near each other again.
+    assert (held(reading), advance(reading)[0]) == (0, "b")
+
+
+def test_a_split_ahead_waits_for_one_that_has_nothing_until_that_one_is_idle() -> None:
+    reading = timed(Timed({"b": [100, 110, 120, 130], "a": [1]}, is_bounded=False), idle_after_ms=100)
+    reading.max_drift_ms = 20
+    assert [advance(reading)[0] for _ in range(2)] == ["b", "a"]
+    assert advance(reading, 10) == (None, 1)
+    assert held(reading) == 1
+    for now_ms in range(20, 400, 20):
+        if advance(reading, now_ms)[0] == "b":
+            break
+    else:
+        raise AssertionError("b is held for ever")
+    assert held(reading) == 0
+
+
+def test_nobody_waits_for_a_split_that_has_not_begun() -> None:
+    reading = timed(Timed({"b": [100, 110, 120, 130], "a": []}, is_bounded=False))
+    reading.max_drift_ms = 0
+    assert [advance(reading)[0] for _ in range(2)] == ["b", "b"]

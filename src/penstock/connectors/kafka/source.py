@@ -329,7 +329,7 @@ class KafkaReader(SplitReader):
             raise DataError(f"{self._source.where}: {self._told(entry.piece.letters[0])}. {_WAYS_ON}")
 
     def _told(self, letter: DeadLetter) -> str:
-        topic, partition = partition_of(letter.path)
+        topic, partition = partition_of(letter.path or "")
         return f"topic '{topic}', partition {partition}, offset {letter.offset} cannot be read: {letter.reason}"
 
     def backlog(self) -> Backlog | None:

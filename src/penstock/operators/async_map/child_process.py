@@ -22,9 +22,10 @@ from penstock.columnar.schema_guard import SchemaGuard
 from penstock.errors import DataError, UserCodeError
 from penstock.operators.async_map.operator import Converted, Runner
 from penstock.operators.contract import UserFunction
+from penstock.operators.failures import RaisedElsewhere
 from penstock.operators.formats import As, Format, format_of
 from penstock.operators.pickling import dumps, loads
-from penstock.user_code import called_with, reason_of
+from penstock.user_code import called_with, is_outside, reason_of
 
 
 class InProcess(Runner):
@@ -52,7 +53,9 @@ class InProcess(Runner):
             code = self._process.exitcode
             raise UserCodeError(f"the process that ran the function died, with exit code {code}") from error
         if "raised" in header:
-            raise UserCodeError(header["raised"])
+            raised = RaisedElsewhere(header["raised"])
+            raised.may_pass = header.get("is_outside", False)
+            raise raised
         return Converted(made, header.get("refused"), header.get("zones", {}))
 
     def close(self) -> None:
@@ -83,14 +86,14 @@ def _answer(
         returned = called_with(function, given) if as_ == "rows" else function(given)
     except Exception as error:
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-        return {"raised": f"{type(error).__name__}: {reason_of(error)}{notes}"}, None
+        return {"raised": f"{type(error).__name__}: {reason_of(error)}{notes}", "is_outside": is_outside(error)}, None
     try:
         made = format.batch(format.outputs(returned))
     except DataError as error:
         return {"refused": str(error)}, None
     except Exception as error:
         # The result may be an iterable that runs the function as it is read.
-        return {"raised": f"{type(error).__name__}: {reason_of(error)}"}, None
+        return {"raised": f"{type(error).__name__}: {reason_of(error)}", "is_outside": is_outside(error)}, None
     return {"has_rows": made is not None, "zones": format.time_zones}, made
 
 

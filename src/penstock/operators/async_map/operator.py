@@ -17,19 +17,24 @@ import queue
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
+from penstock.columnar.gather import take_rows
 from penstock.errors import DataError, UserCodeError
 from penstock.operators.contract import Emit, UserFunction
+from penstock.operators.failures import Failures, OnError, each_called, failures_of, narrowed
 from penstock.operators.formats import As, Format, format_of
 from penstock.operators.named import NamedOperator
 from penstock.user_code import called_with, user_code_error
 
 Where: TypeAlias = Literal["threads", "processes"]
+ResultOf: TypeAlias = Callable[[object], pa.RecordBatch | None]
+"""Makes a batch of a call's result."""
 
 _LOOKED_MS_MAX = 20
 _IN_HAND = "in hand"
@@ -60,6 +65,15 @@ class Converted:
     """Whether the times of a column have a zone."""
 
 
+@dataclass(frozen=True, slots=True)
+class WorkedAround:
+    """The results for a batch without the rows for which the function has raised: `on_error`."""
+
+    batches: list[pa.RecordBatch]
+    failed: dict[int, Exception]
+    """By number of the row."""
+
+
 class Runner(ABC):
     """Runs one call at a time, on the thread that made it."""
 
@@ -78,6 +92,42 @@ class InThread(Runner):
 
     def call(self, batch: pa.RecordBatch) -> object:
         return self._call(self._format.of(batch))
+
+
+class WorkingAround(Runner):
+    """Narrows failed calls of another runner down to the rows that fail, on the thread that calls it.
+
+    With `by_row`, a function of rows that runs in this thread, no row is called twice.
+    """
+
+    def __init__(self, runner: Runner, by_row: UserFunction | None, format: Format, result_of: ResultOf) -> None:
+        self._runner = runner
+        self._by_row = by_row
+        self._format = format
+        self._result_of = result_of
+
+    def call(self, batch: pa.RecordBatch) -> WorkedAround:
+        failed: dict[int, Exception] = {}
+        return WorkedAround([each for each in self._results(batch, failed) if each is not None], failed)
+
+    def _results(self, batch: pa.RecordBatch, failed: dict[int, Exception]) -> Iterator[pa.RecordBatch | None]:
+        if self._by_row is None:
+            yield from narrowed(
+                batch.num_rows,
+                lambda first, end: self._result_of(self._runner.call(batch.slice(first, end - first))),
+                failed.__setitem__,
+            )
+            return
+        numbers, results = each_called(self._by_row, self._format.of(batch), failed.__setitem__)
+        if results:
+            yield from narrowed(
+                len(results),
+                lambda first, end: self._result_of(results[first:end]),
+                lambda row, error: failed.__setitem__(numbers[row], error),
+            )
+
+    def close(self) -> None:
+        self._runner.close()
 
 
 def as_rows_call(function: UserFunction) -> UserFunction:
@@ -130,6 +180,7 @@ class MapAsyncOperator(NamedOperator):
     """At most `concurrency` calls at a time, and no more input while a batch waits for one of them."""
 
     emits_later = True
+    _failures: Failures | None = None
 
     def __init__(
         self,
@@ -140,6 +191,7 @@ class MapAsyncOperator(NamedOperator):
         ordered: bool,
         where: Where,
         batch_rows: int,
+        on_error: OnError = "raise",
     ) -> None:
         self.function = function
         self.as_: As = as_
@@ -148,6 +200,7 @@ class MapAsyncOperator(NamedOperator):
         self.ordered = ordered
         self.where = where
         self.batch_rows = batch_rows
+        self.on_error: OnError = on_error
         # Jobs and held watermarks, in the order in which they came.
         self._line: deque[_Job | int] = deque()
         self._is_looking = False
@@ -156,14 +209,31 @@ class MapAsyncOperator(NamedOperator):
         self._unkeyed = self.context.list_state(_IN_HAND)
         self._keyed = self.context.keyed.rows(_IN_HAND, self.context.key) if self.context.key else None
         self.format: Format = format_of(self.as_, self.output_guard(self.schema))
+        self._failures = failures_of(self.context, self.on_error)
+        self._converting = threading.Lock()
         self._pool = Pool(self.concurrency, self._runner, f"{self.context.operator}[{self.context.subtask}]")
 
     def _runner(self) -> Runner:
+        runner = self._plain_runner()
+        if self._failures is None:
+            return runner
+        by_row = self.function if self.where == "threads" and self.as_ == "rows" else None
+        return WorkingAround(runner, by_row, self.format, self._result_in_thread)
+
+    def _plain_runner(self) -> Runner:
         if self.where == "threads":
             return InThread(self.function, self.as_, self.format)
         from penstock.operators.async_map.child_process import InProcess
 
         return InProcess(self.function, self.as_, self.format.guard)
+
+    def _result_in_thread(self, returned: object) -> pa.RecordBatch | None:
+        """Runs on the threads of the pool: the format knows the one schema of all outputs, and is not theirs."""
+        if not isinstance(returned, Converted):
+            # An iterable may run the function as it is read.
+            returned = self.format.outputs(returned)
+        with self._converting:
+            return self._result_of(returned)
 
     # --- in ---
 
@@ -227,9 +297,21 @@ class MapAsyncOperator(NamedOperator):
                 # Of a child process, which has said what it was.
                 raise UserCodeError(f"{where}: the function of map_async raised {error}") from error
             raise user_code_error(f"{where}: the function of map_async", error) from error
+        if isinstance(job.result, WorkedAround):
+            self._finish_around(job.batch, job.result)
+            return
         result = self._result_of(job.result)
         if result is not None:
             self._emit(result)
+
+    def _finish_around(self, batch: pa.RecordBatch, worked: WorkedAround) -> None:
+        assert self._failures is not None
+        for result in worked.batches:
+            self._emit(result)
+        bad = sorted(worked.failed)
+        self._failures.report(
+            take_rows(batch, np.array(bad, dtype=np.int64)), [worked.failed[number] for number in bad]
+        )
 
     def _result_of(self, returned: object) -> pa.RecordBatch | None:
         if not isinstance(returned, Converted):
@@ -260,3 +342,5 @@ class MapAsyncOperator(NamedOperator):
 
     def close(self) -> None:
         self._pool.close()
+        if self._failures is not None:
+            self._failures.close()

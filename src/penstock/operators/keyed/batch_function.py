@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
 
 import pyarrow as pa
 
 from penstock.columnar.grouping import key_columns
 from penstock.columnar.plain import plain
+from penstock.columnar.schema_guard import SchemaLike
 from penstock.errors import DataError, PipelineError
 from penstock.operators.contract import Emit, Key
 from penstock.operators.formats import ArrowFormat
 from penstock.operators.keyed.functions import KeyedContext
 from penstock.operators.keyed.process import StatefulOperator
 from penstock.operators.keyed.timers import TimeMode
+from penstock.operators.side_outputs import NO_SIDE_OUTPUTS, Schemas
 
 
 class BatchFunction(ABC):
@@ -55,6 +59,9 @@ class BatchFunction(ABC):
     one counts, so bring together the rows of a key first.
     """
 
+    side_outputs: ClassVar[Mapping[str, SchemaLike]] = {}
+    """As in `KeyedFunction`."""
+
     def open(self, context: KeyedContext) -> None:
         """Called once for each subtask. Ask for states here, all of them: it is here that they are restored."""
 
@@ -80,8 +87,10 @@ class BatchFunctionOperator(StatefulOperator):
         schema: pa.Schema | None,
         fire_at_end: bool,
         time_mode: TimeMode,
+        *,
+        side_schemas: Schemas = NO_SIDE_OUTPUTS,
     ) -> None:
-        super().__init__([key], fire_at_end, time_mode)
+        super().__init__([key], fire_at_end, time_mode, side_schemas)
         self.function: BatchFunction = copy.deepcopy(function)
         self.schema = schema
         self._declared: pa.Schema | None = None

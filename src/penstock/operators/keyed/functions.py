@@ -9,9 +9,9 @@ state that was asked for in `open` (or `init`); everything else starts again fro
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -101,6 +101,31 @@ class KeyedContext(Protocol):
         """A map for each key: `get_value`, `update_value`, `contains_key`, `remove_key`, `keys`, `iterator`, …"""
         ...
 
+    def emit(self, output: str, records: object) -> None:
+        """Emit records to a side output, which the class or the call declares with its schema: `side_outputs`.
+
+        `records` are a batch or a table of Arrow, a row as a dictionary or a list of rows; or a DataFrame, if the
+        function gets those. They leave together with the output of the call.
+
+        Example:
+
+            class Large(KeyedFunction):
+                side_outputs = {"large": "amount bigint"}
+
+                def process(self, key, rows, context):
+                    for amount in rows["amount"].to_pylist():
+                        if amount > 25:
+                            context.emit("large", {"amount": amount})
+                    return rows
+
+            every = orders.key_by("customer").process(Large())
+            every.side_output("large").sink(output)
+            every.sink(CollectSink())
+            run(pipeline)
+            assert output.rows() == [{"amount": 30}]
+        """
+        ...
+
     def delete_state(self, name: str) -> None:
         """Forget a state of an earlier version of the function, here and in the checkpoint."""
         ...
@@ -165,6 +190,9 @@ class KeyedFunction(ABC):
         run(pipeline)
         assert sorted(row["amount"] for row in output.rows()) == [10, 20]
     """
+
+    side_outputs: ClassVar[Mapping[str, SchemaLike]] = {}
+    """Schemas of the side outputs that it emits to, by name, see `KeyedContext.emit`."""
 
     def open(self, context: KeyedContext) -> None:
         """Called once for each subtask. Ask for states here, all of them: it is here that they are restored."""
@@ -271,6 +299,9 @@ class TwoInputFunction(ABC):
         run(pipeline)
         assert output.rows() == [{"amount": 10}, {"amount": 30}]
     """
+
+    side_outputs: ClassVar[Mapping[str, SchemaLike]] = {}
+    """As in `KeyedFunction`."""
 
     def open(self, context: TwoInputContext) -> None:
         """Called once for each subtask. Ask for states here, all of them: it is here that they are restored."""

@@ -91,6 +91,17 @@ class RowState(ABC, Generic[Entry]):
         if not entries:
             del self._groups[self._cursor.key_group]
 
+    def hold(self) -> Entry | None:
+        """What the current key has, to `put_back` before the key changes: nothing changes it in between."""
+        return self._read()
+
+    def put_back(self, held: Entry | None) -> None:
+        """Undo all changes of the current key since `hold`."""
+        if held is None:
+            self.clear()
+        elif self._read() is not held:
+            self._writable_entries()[self._cursor.key] = held
+
     def keys_held(self) -> Iterator[tuple[int, Row]]:
         """Every key that has anything in this state, with its key group: to take up again what a restore brought.
 

@@ -23,6 +23,9 @@ from penstock.state.rows.base import RowState
 from penstock.state.rows.cursor import KeyCursor, KeysLike
 from penstock.state.rows.tuples import ColumnsLike, Row, TupleType
 
+_HELD = -1
+"""The epoch of a map that may not be changed in its place."""
+
 
 @dataclass(slots=True)
 class _Elements:
@@ -161,6 +164,16 @@ class ListState(RowState[_Elements]):
     appendValue = append_value
     appendList = append_list
 
+    def hold(self) -> _Elements | None:
+        cell = self._read()
+        return None if cell is None else _Elements(cell.epoch, cell.items, cell.count)
+
+    def put_back(self, held: _Elements | None) -> None:
+        if held is not None and len(held.items) > held.count:
+            # Behind these elements lie those that were appended since, and a list only grows at its end.
+            held = _Elements(self._epoch, held.items[: held.count], held.count)
+        super().put_back(held)
+
     def describe(self) -> tuple[str, tuple[pa.Schema, ...]]:
         return "list", (self._type.schema,)
 
@@ -245,6 +258,13 @@ class MapState(RowState[_Entries]):
     containsKey = contains_key
     updateValue = update_value
     removeKey = remove_key
+
+    def hold(self) -> _Entries | None:
+        cell = self._read()
+        if cell is not None:
+            # The first change makes a copy of a map of no epoch.
+            cell.epoch = _HELD
+        return cell
 
     def describe(self) -> tuple[str, tuple[pa.Schema, ...]]:
         return "map", (self._key_type.schema, self._type.schema)
