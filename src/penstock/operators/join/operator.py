@@ -23,6 +23,7 @@ import pyarrow as pa
 from penstock.columnar.gather import joined, take_rows
 from penstock.columnar.grouping import key_columns
 from penstock.columnar.hashing import hash_rows, key_groups_of_hashes
+from penstock.columnar.schema_guard import SchemaGuard
 from penstock.errors import DataError
 from penstock.metrics import standard as metrics
 from penstock.metrics.metric import Over, gauge
@@ -84,9 +85,13 @@ class JoinOperator(NamedOperator):
 
     def on_restored(self, emit: Emit) -> None:
         self._passed_on = self.context.watermark
-        for side, state in enumerate(self._sides):
-            if state.schema is not None:
-                self._results.learn(side, state.schema, emit)
+        for side in range(2):
+            schema = self._results.restored_schema(side)
+            if schema is not None:
+                # Records must have the columns of the rows that are kept.
+                self._inputs[side] = SchemaGuard(f"operator '{self.context.operator}', {SIDES[side]} side")
+                self._inputs[side].schema = schema
+                self._results.learn(side, schema, emit)
         if self.spec.clock == "processing":
             self._drop_later()
 

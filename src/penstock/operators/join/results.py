@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.columnar.schema_diff import differences
 from penstock.errors import DataError
 from penstock.model.event_time import event_time_type, ticks_of
 from penstock.model.joins import LEFT, OP, SIDES, WindowBounds, clipped, is_outer, scaled
@@ -54,17 +53,15 @@ class JoinResults:
     def has_waiting(self) -> bool:
         return any(waiting is not None and waiting.get() for waiting in self._waiting)
 
+    def restored_schema(self, side: int) -> pa.Schema | None:
+        """Of the rows of a side that a checkpoint has, if it has any."""
+        waiting = self._waiting[side]
+        held = waiting.get() if waiting is not None else ()
+        return self._sides[side].schema or (held[0].schema if held else None)
+
     def learn(self, side: int, schema: pa.Schema, emit: Emit) -> bool:
         """A side has shown its columns. True if rows that have waited for them were emitted."""
-        known = self._sides[side].schema
-        if known is None:
-            self._sides[side].schema = schema
-        elif (known.names, known.types) != (schema.names, schema.types):
-            raise DataError(
-                f"the {SIDES[side]} side has other columns than the rows that are kept of it: "
-                f"{differences(known, schema)}. Cast them to the former types in front of the join"
-            )
-        self._schemas[side] = schema
+        self._sides[side].schema = self._schemas[side] = schema
         left, right = self._schemas
         if self._output is not None or left is None or right is None:
             return False

@@ -154,6 +154,9 @@ class JoinSide:
 
     def drop_before(self, limit: int) -> None:
         """Rows of earlier times are not needed any more."""
+        if not self._runs:
+            # Without a row nobody knows the unit of its times.
+            return
         self._limit = max(self._limit, limit)
         self._keep([run for run in self._runs if run.last_time >= self._limit])
 
@@ -162,6 +165,8 @@ class JoinSide:
 
         Rows that were handed over are not part of a snapshot any more (I1). Between two portions nothing is added.
         """
+        if not self._runs:
+            return
         self._is_expiring = True
         for run in list(self._runs):
             end = len(run) if limit is None else run.expired(limit)
