@@ -71,7 +71,7 @@ def joined_streams(
         "join",
         name,
         left._parallelism if parallelism is None else parallelism,
-        str(bounds),
+        how,
         operator=functools.partial(JoinOperator, spec),
         keeps=Keeps.KEYS,
         learns_schemas=how != "inner",
@@ -174,7 +174,7 @@ def _declared(stream: KeyedStream) -> pa.Schema | None:
 
 def _definition(spec: JoinSpec) -> tuple[tuple[str, str], ...]:
     """The settings that its state depends on."""
-    settings = {"join": f"{spec.how}, {spec.bounds}", "right key": ", ".join(spec.keys[1])}
+    settings = {"rows": str(spec.bounds), "right key": ", ".join(spec.keys[1])}
     if spec.clock == "event":
         settings["event times"] = ", ".join(str(column) for column in spec.on)
     return tuple(settings.items())
