@@ -16,6 +16,7 @@ from tests.unit.join_model import MS, Model, Row
 from tests.unit.operators.join.harness import Join
 
 INT64 = np.iinfo(np.int64)
+INTEGER = pa.int64()
 BOUNDS: list[JoinBounds] = [
     IntervalBounds(0, 0),
     IntervalBounds(-5, 10),
@@ -51,7 +52,7 @@ def spec_of(bounds: JoinBounds, how: How) -> JoinSpec:
 
 
 def batch_of(
-    rows: list[tuple[Any, int]], first: int, side: int, unit: str = "ms", key_type: pa.DataType = pa.int64()
+    rows: list[tuple[Any, int]], first: int, side: int, unit: str = "ms", key_type: pa.DataType = INTEGER
 ) -> pa.RecordBatch:
     kind, per_tick = KINDS[unit]
     ticks = [at * MS // per_tick for _, at in rows]
