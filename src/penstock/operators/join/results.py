@@ -61,7 +61,8 @@ class JoinResults:
 
     def learn(self, side: int, schema: pa.Schema, emit: Emit) -> bool:
         """A side has shown its columns. True if rows that have waited for them were emitted."""
-        self._sides[side].schema = self._schemas[side] = schema
+        self._sides[side].learn(schema)
+        self._schemas[side] = schema
         left, right = self._schemas
         if self._output is not None or left is None or right is None:
             return False

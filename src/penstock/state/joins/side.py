@@ -5,8 +5,9 @@ small ones at once, larger ones in the background, since runs never change; the 
 No run is made larger than `_MERGED_ROWS_MAX`. A run is dropped whole when time has passed all its rows; rows of others
 that are not needed any more stay out of checkpoints, and are left behind by the next merge.
 
-In a checkpoint a row is `key_group, key: struct, value: struct`, with all its columns in `value`; followed by `matched`
-where rows come out without a partner, and by `at_ms` where they are kept by the time of their arrival.
+In a checkpoint its first piece has no rows, and says which columns there are. A row is `key_group, key: struct,
+value: struct`, with all its columns in `value`; followed by `matched` where rows come out without a partner, and by
+`at_ms` where they are kept by the time of their arrival.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.columnar.fixed_width import fixed_width_values
@@ -31,6 +33,7 @@ from penstock.state.pieces import KEY, KEY_GROUP, VALUE, KeyedPiece, check_owned
 MATCHED = "matched"
 AT_MS = "at_ms"
 
+Groups: TypeAlias = npt.NDArray[np.int32]
 Clock: TypeAlias = Literal["event", "processing", "none"]
 """The time of a row: that of its event-time column, of its arrival, or none at all."""
 
@@ -40,6 +43,7 @@ _MERGED_ROWS_MAX = 1 << 20
 _MERGED_BYTES_MAX = 1 << 28
 _ENCODED_ROWS = 1 << 16
 """Runs are put together in a checkpoint until they have as many rows."""
+_NO_MARKS: Mask = np.empty(0, dtype=np.bool_)
 _INT64_MIN = int(np.iinfo(np.int64).min)
 
 
@@ -124,6 +128,11 @@ class JoinSide:
         return ticks
 
     # --- records ---
+
+    def learn(self, schema: pa.Schema) -> None:
+        """Rows have these columns."""
+        self.version += self.schema is None
+        self.schema = schema
 
     def times_of(self, rows: pa.RecordBatch, now_ms: int) -> Times:
         """The time of each row, in the unit of its column. Raises `DataError`."""
@@ -273,7 +282,7 @@ class JoinSide:
 
     def encode(self, views: Sequence[RunView], limit: int, target_bytes: int) -> list[KeyedPiece]:
         """Pieces of a snapshot. Runs in the background: touches nothing of the live state."""
-        pieces: list[KeyedPiece] = []
+        pieces = self._schema_piece()
         for some in _portions(views):
             pieces += self._encode(some, limit, target_bytes)
         return pieces
@@ -285,21 +294,33 @@ class JoinSide:
             if len(views) == 1:
                 raise
             return [piece for view in views for piece in self._encode([view], limit, target_bytes)]
-        if len(whole.hashes) == 0:
-            return []
         groups = key_groups_of_hashes(whole.hashes, self._max_parallelism)
         check_owned(self.name, groups, self._owned)
+        marks = [view.matched for view in views if view.matched is not None]
+        matched = np.concatenate(marks)[whole.order] if marks else _NO_MARKS
+        return cut(self.name, pa.table(self._columns(groups, whole.rows, matched, whole.times)), target_bytes)
+
+    def _columns(self, groups: Groups, rows: pa.RecordBatch, matched: Mask, times: Times) -> dict[str, pa.Array]:
         columns = {
             KEY_GROUP: pa.array(groups),
-            KEY: struct_of([whole.rows.column(name) for name in self.key], self.key),
-            VALUE: whole.rows.to_struct_array(),
+            KEY: struct_of([rows.column(name) for name in self.key], self.key),
+            VALUE: rows.to_struct_array(),
         }
         if self._descriptor.keeps_matched:
-            marks = [view.matched for view in views if view.matched is not None]
-            columns[MATCHED] = pa.array(np.concatenate(marks)[whole.order])
+            columns[MATCHED] = pa.array(matched)
         if self._descriptor.clock == "processing":
-            columns[AT_MS] = pa.array(whole.times)
-        return cut(self.name, pa.table(columns), target_bytes)
+            columns[AT_MS] = pa.array(times)
+        return columns
+
+    def _schema_piece(self) -> list[KeyedPiece]:
+        """A piece without rows: the columns of a side are known after a restore, though it has no row left."""
+        if self.schema is None or not self._owned:
+            return []
+        empty = self.schema.empty_table().to_batches()
+        rows = empty[0] if empty else pa.RecordBatch.from_pylist([], schema=self.schema)
+        columns = self._columns(np.empty(0, np.int32), rows, _NO_MARKS, np.empty(0, np.int64))
+        batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        return [KeyedPiece(self.name, self._owned.start, self._owned.stop, batch, 0)]
 
     def restore(self, batches: Iterable[pa.RecordBatch]) -> int:
         """Add rows of a checkpoint, of our own key groups only (I9)."""

@@ -112,9 +112,8 @@ def test_state_is_empty_when_the_watermark_has_passed_everything(
         join.add(side, batch_of(rows, 0, side))
     join.advance(1000)
     assert join.rows_kept == 0
-    assert [piece for task in join.subtasks for piece in task.context.keyed.snapshot().encode(1 << 20)] == [
-        piece for task in join.subtasks for piece in task.context.keyed.snapshot().encode(1 << 20, {"clock"})
-    ]
+    pieces = [piece for task in join.subtasks for piece in task.context.keyed.snapshot().encode(1 << 20)]
+    assert {piece.name for piece in pieces if piece.rows} <= {"clock"}
     assert sum(side.state_bytes for task in join.subtasks for side in task.operator._sides) == 0
 
 
