@@ -15,6 +15,7 @@ from tests.mutants.catalogue import (
     functions,
     hands,
     inputs,
+    joins,
     kafka,
     liveness,
     metrics,
@@ -54,4 +55,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *surface.MUTANTS,
     *metrics.MUTANTS,
     *tables.MUTANTS,
+    *joins.MUTANTS,
 )
