@@ -6,10 +6,10 @@ from tests.mutants.mutant import OWN, Mutant
 
 _BOUNDS = "model/joins.py"
 _OPERATOR = "operators/join/operator.py"
-_RESULTS = "operators/join/results.py"
 _RUN = "state/joins/run.py"
 _SIDE = "state/joins/side.py"
-_MODEL = ("tests/unit/operators/join/test_against_the_model.py",)
+_WATERMARKS = ("tests/unit/operators/join/test_join_watermarks.py",)
+_KINDS = ("tests/unit/model/test_join_bounds.py",)
 _PIPELINES = ("tests/unit/operators/join/test_join_pipelines.py",)
 _STATE = ("tests/unit/state/test_join_sides.py",)
 
@@ -25,7 +25,7 @@ MUTANTS = (
         "return now_ms - self.upper_ms if side == LEFT else now_ms + self.lower_ms",
         "return now_ms - self.upper_ms + 1 if side == LEFT else now_ms + self.lower_ms",
         "A partner at the watermark itself finds nobody.",
-        _MODEL,
+        _KINDS,
     ),
     _mutant(
         "A join passes its watermark on at once",
@@ -33,7 +33,7 @@ MUTANTS = (
         "return watermark_ms - max(0, self.upper_ms, -self.lower_ms)",
         "return watermark_ms",
         "Joined rows are late for a window behind the join.",
-        _MODEL,
+        _WATERMARKS,
     ),
     _mutant(
         "Times near the limit of int64 wrap around",
@@ -41,7 +41,7 @@ MUTANTS = (
         "return np.where(times > _MAX - by, _MAX, times + np.int64(by))",
         "return times + np.int64(by)",
         "The last row that may match is before the first one.",
-        _MODEL,
+        _KINDS,
     ),
     _mutant(
         "Keys with equal hashes are taken for equal",
@@ -57,7 +57,7 @@ MUTANTS = (
         "barred = either(is_late, portion.is_without_key)",
         "barred = is_late",
         "Rows without a key meet.",
-        _MODEL,
+        _PIPELINES,
     ),
     _mutant(
         "A row is kept as one without a partner, though it had one",
@@ -65,7 +65,7 @@ MUTANTS = (
         "matched = has_partner[kept] if self._is_outer[portion.side] else None",
         "matched = has_partner[kept] & False if self._is_outer[portion.side] else None",
         "It comes out of an outer join twice: beside its partner, and alone.",
-        _MODEL,
+        _PIPELINES,
     ),
     _mutant(
         "A changelog does not take back the row without a partner",
@@ -73,7 +73,7 @@ MUTANTS = (
         "if spec.is_changelog:\n                    yield",
         "if False:\n                    yield",
         "The row is there beside its partner, and beside nulls.",
-        _MODEL,
+        _PIPELINES,
     ),
     _mutant(
         "The watermark does not wait for rows that wait for columns",
@@ -81,7 +81,7 @@ MUTANTS = (
         "if self._held is None or self._is_expiring or self._results.has_waiting:",
         "if self._held is None or self._is_expiring:",
         "The rows are late when they come.",
-        _MODEL,
+        _WATERMARKS,
     ),
     _mutant(
         "A subtask without a record of one side does not know its columns",

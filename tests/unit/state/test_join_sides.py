@@ -217,6 +217,20 @@ def test_a_run_whose_rows_are_mostly_gone_is_written_anew() -> None:
     assert side.row_count == 20
 
 
+def test_large_runs_find_what_small_ones_find() -> None:
+    """With a directory of buckets: keys that are there, and others beyond its first and last hash."""
+    draw = np.random.default_rng(7)
+    keys = np.concatenate([draw.integers(0, 30_000, 20_000), np.full(5_000, 77)])
+    side = side_of(descriptor(keeps_matched=False))
+    add(side, [(int(key), int(number)) for number, key in enumerate(keys)])
+    assert side.run_count == 1
+    asked = np.arange(-500, 30_500)
+    (run,) = side.runs_with(np.array([0]), np.array([30_000]))
+    hashes = hash_rows(pa.record_batch({"k": asked}), ("k",))
+    _, counts = run.find(hashes, np.zeros(len(asked), np.int64), np.full(len(asked), 30_000))
+    assert counts.tolist() == [int(count) for count in np.bincount(keys + 500, minlength=len(asked))]
+
+
 def test_a_row_of_a_hot_key_is_found_by_its_time_without_looking_at_the_others() -> None:
     side = side_of(descriptor(keeps_matched=False))
     add(side, [(7, at) for at in range(50_000)])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +24,20 @@ from penstock.columnar.hashing import Words
 Rows: TypeAlias = npt.NDArray[np.intp]
 Times: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
+Directory: TypeAlias = tuple[Rows, np.uint64]
+"""The first row of each bucket of hashes, and the bits that a bucket is wide."""
+
+_DIRECTORY_ROWS_MIN = 1 << 14
+"""Larger runs have a directory of buckets: a binary search over a million rows misses the cache at every step."""
+_ROWS_OF_KEY = 4
+"""Rows of a key that are counted one by one before a search."""
 
 
 class Run:
     """Sorted rows. `matched` says which of them have had a partner; None where nobody asks."""
 
     __slots__ = (
+        "_buckets",
         "_by_time",
         "_is_shared",
         "cannot_merge",
@@ -56,6 +64,7 @@ class Run:
         self.cannot_merge = False
         self.first_time, self.last_time = int(times.min()), int(times.max())
         self._by_time: Rows | None = None
+        self._buckets: Directory | None = None
         self._is_shared = False
 
     def __len__(self) -> int:
@@ -65,17 +74,18 @@ class Run:
     def run_bytes(self) -> int:
         matched = 0 if self.matched is None else self.matched.nbytes
         by_time = 0 if self._by_time is None else self._by_time.nbytes
-        return self.rows_bytes + self.hashes.nbytes + self.times.nbytes + matched + by_time
+        buckets = 0 if self._buckets is None else self._buckets[0].nbytes
+        return self.rows_bytes + self.hashes.nbytes + self.times.nbytes + matched + by_time + buckets
 
     def find(self, hashes: Words, first: Times, last: Times) -> tuple[Rows, Rows]:
         """For each of `hashes`, the first row of the run that may match it, and how many follow with it."""
-        starts = np.searchsorted(self.hashes, hashes, side="left")
+        starts = self._starts(hashes)
         counts = np.zeros(len(hashes), dtype=np.intp)
         hits = np.flatnonzero(self.hashes.take(starts, mode="clip") == hashes)
         if len(hits) == 0:
             return starts, counts
         low = starts[hits]
-        high = np.searchsorted(self.hashes, hashes[hits], side="right")
+        high = self._ends(low, hashes[hits])
         if self.first_time < int(first.max()):
             low = _bisected(self.times, low, high, first[hits], is_after=False)
         if self.last_time > int(last.min()):
@@ -83,6 +93,35 @@ class Run:
         starts[hits] = low
         counts[hits] = high - low
         return starts, counts
+
+    def _starts(self, hashes: Words) -> Rows:
+        """The first row that has each hash, or a larger one."""
+        if len(self) < _DIRECTORY_ROWS_MIN:
+            return np.searchsorted(self.hashes, hashes, side="left")
+        directory, shift = self._directory
+        # A hash outside of the run belongs to its first or last bucket.
+        clipped = np.clip(hashes, self.hashes[0], self.hashes[-1])
+        buckets = ((clipped - self.hashes[0]) >> shift).astype(np.intp)
+        return _bisected(self.hashes, directory[buckets], directory[buckets + 1], hashes, is_after=False)
+
+    def _ends(self, starts: Rows, hashes: Words) -> Rows:
+        """The row behind the last one that has each hash, which `starts` have. Most keys have few rows."""
+        ends = starts + 1
+        for _ in range(_ROWS_OF_KEY):
+            is_more = self.hashes.take(ends, mode="clip") == hashes
+            is_more &= ends < len(self)
+            if not is_more.any():
+                return ends
+            ends += is_more
+        left = np.flatnonzero(is_more)
+        ends[left] = np.searchsorted(self.hashes, hashes[left], side="right")
+        return ends
+
+    @property
+    def _directory(self) -> Directory:
+        if self._buckets is None:
+            self._buckets = _directory_of(self.hashes)
+        return self._buckets
 
     def meets(self, first: Times, last: Times) -> bool:
         """Whether the run has rows of the times that anybody asks for."""
@@ -147,10 +186,15 @@ class Merged:
     rows: pa.RecordBatch
     order: Rows
     """The number of each row among those of all runs, one run after the other."""
+    directory: Directory | None
+    by_time: Rows | None
 
     def run(self, matched: Sequence[Mask] | None) -> Run:
         marks = None if matched is None else np.concatenate(matched)[self.order]
-        return Run(self.hashes, self.times, self.rows, marks)
+        run = Run(self.hashes, self.times, self.rows, marks)
+        # A large run is sorted and cut into buckets where it was merged, and not on the mailbox.
+        run._buckets, run._by_time = self.directory, self.by_time
+        return run
 
 
 def sorted_run(hashes: Words, times: Times, rows: pa.RecordBatch, matched: Mask | None) -> Run:
@@ -178,9 +222,19 @@ def merged(views: Sequence[RunView], limit: int) -> Merged:
         ]
     )
     order = _order(hashes, times)
-    if order is None:
-        return Merged(hashes, times, rows, numbers)
-    return Merged(hashes[order], times[order], take_rows(rows, order), numbers[order])
+    if order is not None:
+        hashes, times, rows, numbers = hashes[order], times[order], take_rows(rows, order), numbers[order]
+    directory = _directory_of(hashes) if len(hashes) >= _DIRECTORY_ROWS_MIN else None
+    has_marks = any(view.matched is not None for view in views)
+    return Merged(hashes, times, rows, numbers, directory, np.argsort(times, kind="stable") if has_marks else None)
+
+
+def _directory_of(hashes: Words) -> Directory:
+    """Buckets of about two rows: hashes are spread evenly."""
+    span = int(hashes[-1]) - int(hashes[0])
+    shift = np.uint64(max(0, span.bit_length() - (len(hashes) // 2).bit_length()))
+    counts = np.bincount(((hashes - hashes[0]) >> shift).astype(np.intp))
+    return np.concatenate([np.zeros(1, np.intp), np.cumsum(counts)]), shift
 
 
 def pairs_of(starts: Rows, counts: Rows, pairs_max: int) -> Iterator[tuple[Rows, Rows]]:
@@ -206,15 +260,15 @@ def _order(hashes: Words, times: Times) -> Rows | None:
     return np.lexsort((times, hashes))
 
 
-def _bisected(times: Times, low: Rows, high: Rows, bounds: Times, is_after: bool) -> Rows:
-    """For each stretch of rising times, the first one that is not before its bound, or that is after it."""
+def _bisected(values: npt.NDArray[Any], low: Rows, high: Rows, bounds: npt.NDArray[Any], is_after: bool) -> Rows:
+    """For each stretch of rising values, the first one that is not before its bound, or that is after it."""
     low, high = low.copy(), high.copy()
     while True:
         is_open = low < high
         if not is_open.any():
             return low
         middle = (low + high) >> 1
-        at = times.take(middle, mode="clip")
+        at = values.take(middle, mode="clip")
         is_left = is_open & ((at <= bounds) if is_after else (at < bounds))
         low = np.where(is_left, middle + 1, low)
         high = np.where(is_open & ~is_left, middle, high)
