@@ -202,6 +202,7 @@ def test_a_merge_that_is_done_between_two_portions_waits_for_the_last_one() -> N
         emitted += rows.column("t").to_pylist()
         if len(emitted) == 2:
             install()
+        assert not set(emitted) & {at for _, at, _ in held(side)}, "I1: a row is emitted, and in the state"
     assert emitted == [0, 1, 2, 3]
     assert [at for _, at, _ in held(side)] == [100, 101, 102, 103, 4, 104, 5, 105]
     assert side.run_count == 1
