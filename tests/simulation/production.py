@@ -30,6 +30,7 @@ from tests.simulation.functions import (
     window_keys,
     windows_of,
 )
+from tests.simulation.joins import PairNumbers, pair_number, pairs_within
 from tests.simulation.operators import KEYS, Check, Count, KeyBy, Ordered, kept, modulo
 from tests.simulation.records import Numbers, batch_of, numbers_of
 from tests.simulation.sources import AppearingSource, NumberSource
@@ -358,6 +359,45 @@ def as_of(world: World, load: Load) -> Topology:
     return Topology(build.graph(), expected, holding=frozenset({"as of"}))
 
 
+def joined(world: World, load: Load) -> Topology:
+    """An interval join of a stream with itself, and rows without a partner: none is late for whoever reads them."""
+    build = Build(world, load)
+    source = build.source(tick=4)
+    stamp = Stamp(source.split_count)
+    stamped = build.then(build.read(source), "stamp", lambda: stamp).key_by("k")
+    pairs = stamped.join(
+        stamped,
+        between=("1 ms", "2 ms"),
+        how="left",
+        on="t",
+        late="error",
+        name="join",
+        parallelism=load.parallelism + 1,
+    )
+    build.finish(build.then(pairs, "numbers", lambda: PairNumbers(world), load.parallelism + 1).rebalance())
+    expected: list[int] = []
+    lives = [0, *load.ended_at, load.count]
+    for first, end in itertools.pairwise(lives):
+        # The end of input makes it certain that no partner comes.
+        numbers = np.arange(source.split_count * first, source.split_count * end)
+        expected += pairs_within(numbers, stamp.times(numbers), 1, 2)
+    return Topology(build.graph(), np.array(expected), holding=frozenset({"join"}))
+
+
+def joined_by_key(world: World, load: Load) -> Topology:
+    """A regular join of a stream with itself: each number meets the other of its pair, and itself, in both roles."""
+    build = Build(world, load)
+    source = build.source()
+    keyed = build.then(build.read(source), "key", lambda: KeyBy(lambda numbers: numbers // 2)).key_by("k")
+    pairs = keyed.join(keyed, state_ttl="1 day", name="join", parallelism=load.parallelism + 1)
+    slow = build.then(pairs, "numbers", lambda: PairNumbers(world, load.slow_us // 4), load.parallelism + 1)
+    build.finish(slow.rebalance())
+    numbers = source.numbers()
+    known = set(numbers.tolist())
+    expected = [pair_number(a, b) for a in known for b in (a, a ^ 1) if b in known]
+    return Topology(build.graph(), np.array(expected))
+
+
 SIMULATED: dict[str, Callable[[World, Load], Topology]] = TOPOLOGIES | {
     build.__name__: build
     for build in (
@@ -376,5 +416,7 @@ SIMULATED: dict[str, Callable[[World, Load], Topology]] = TOPOLOGIES | {
         deduplicated,
         as_of,
         ranked,
+        joined,
+        joined_by_key,
     )
 }

@@ -210,7 +210,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
     )
 
 
-_WINDOWED = {"tumbling", "sliding", "event_timers", "by_key_times"}
+_WINDOWED = {"tumbling", "sliding", "event_timers", "by_key_times", "joined"}
 
 _ONE_LIFE = {"split_times", "idle_split", "appearing"}
 """Topologies with splits whose records would be late after an end of input, or that have no such end."""
@@ -219,6 +219,7 @@ _HEAVY = {
     "split_times": 3.0,
     "appearing": 3.0,
     "multi_input": 2.0,
+    "joined_by_key": 2.0,
     "union": 2.0,
     "keyed_different": 1.5,
     "pipeline": 1.5,

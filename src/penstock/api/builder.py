@@ -37,6 +37,7 @@ class NodeTraits(TypedDict, total=False):
     definition: tuple[tuple[str, str], ...]
     needs_end: bool
     side_outputs: tuple[str, ...]
+    learns_schemas: bool
 
 
 class NodeParts(NodeTraits, total=False):

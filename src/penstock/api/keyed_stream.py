@@ -19,6 +19,7 @@ from penstock.api.arguments import (
     require_sequence,
     windows_of,
 )
+from penstock.api.join import JoinLate, joined_streams
 from penstock.api.lookups import as_of_join
 from penstock.api.over_stream import OverStream
 from penstock.api.process_call import ProcessCall, time_mode_of
@@ -30,6 +31,7 @@ from penstock.graph.logical import Keeps, OperatorFactory
 from penstock.graph.names import label_of
 from penstock.model.aggregates import Aggregate, columns_of, kept_for, outputs_of
 from penstock.model.changelog import OP, RETRACTABLE
+from penstock.model.joins import How
 from penstock.model.over import RangeFrame
 from penstock.model.units import Duration, duration_ms
 from penstock.model.windows import Late
@@ -403,3 +405,59 @@ class KeyedStream(Stream):
         `other` yet cannot know them, and waits.
         """
         return as_of_join(self, other, how, suffix, right_schema, name, parallelism)
+
+    def join(
+        self,
+        other: KeyedStream,
+        *,
+        between: tuple[Duration, Duration] | None = None,
+        window: Duration | None = None,
+        state_ttl: Duration | None = None,
+        how: How = "inner",
+        on: str | tuple[str, str] | None = None,
+        late: JoinLate = "drop",
+        suffix: str = "_right",
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Rows of both streams with equal keys, side by side. The keys need not have the same names.
+
+        `between=("-5 min", "10 min")`: the right row is from 5 minutes earlier to 10 minutes later in event time than
+        the left one, both bounds included. `window="10 s"`: both are in the same window; the result has `window_start`
+        and `window_end`. Without either it is a regular join: any two rows meet, and all are kept, or with `state_ttl`
+        for that time: event time if both streams have it, else processing time.
+
+        `how` is `"inner"`, `"left"`, `"right"` or `"full"`. A row without a partner comes once, with nulls for the
+        other side, when the watermark has passed its last possible partner. A regular join cannot know that: an outer
+        one has a column `op`, and a row without a partner is inserted at once, and deleted when one comes.
+
+        A key column of one name is in the result once; other columns of the right side whose names the left side has
+        get the `suffix`. A null key equals no other. `on` names the columns of the event time, if they are not those
+        of `with_watermark`. A row behind the watermark is late: with `late="drop"` it is left out and counted in
+        `Status.rows_late`, with `late="error"` it is a `DataError`.
+
+        Example:
+
+            >>> refunds = orders.filter(pc.field("amount") < 0)
+            >>> later = orders.key_by("user").join(refunds.key_by("user"), state_ttl="1 day")
+            >>> collect(later.select("user", "amount", "amount_right"))
+            [{'user': 'ben', 'amount': -1, 'amount_right': -1}]
+            >>> timed = orders.with_watermark("at", "1 s").key_by("user")
+            >>> pairs = timed.join(timed, between=("1 s", "2 min"), how="left")
+            >>> collect(pairs.select("user", "amount", "amount_right"), by="amount")
+            [{'user': 'ben', 'amount': -1, 'amount_right': None}, {'user': 'ada', 'amount': 3, 'amount_right': 5}, \
+{'user': 'ada', 'amount': 5, 'amount_right': None}]
+        """
+        return joined_streams(
+            self,
+            other,
+            between=between,
+            window=window,
+            state_ttl=state_ttl,
+            how=how,
+            on=on,
+            late=late,
+            suffix=suffix,
+            name=name,
+            parallelism=parallelism,
+        )

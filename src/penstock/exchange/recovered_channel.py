@@ -150,7 +150,8 @@ def load(
         piece = RecoveredBatch(item.batch.slice(processed), row + processed, None)
         if own:
             piece = _own_rows(piece, key, own, max_parallelism)
-        if piece.batch.num_rows:
+        # One that never had a row shows its schema: see `PhysicalEdge.shows_schema`.
+        if piece.batch.num_rows or not item.batch.num_rows:
             pieces.append(piece)
         row += item.batch.num_rows
     return pieces, now_us() - began_us

@@ -39,7 +39,7 @@ class Router:
             routes = self._routes
             if edge.output != MAIN_OUTPUT:
                 routes = self._side_routes.setdefault((edge.id.upstream, edge.output), [])
-            routes.append(_Route(partitioner, receivers, edge.columns))
+            routes.append(_Route(partitioner, receivers, edge.columns, edge.shows_schema))
 
     @property
     def batch_bytes_max(self) -> int | None:
@@ -70,11 +70,16 @@ class _Route:
     """The channels of one edge."""
 
     def __init__(
-        self, partitioner: Partitioner, receivers: Mapping[int, OutputChannel], columns: Sequence[str] | None
+        self,
+        partitioner: Partitioner,
+        receivers: Mapping[int, OutputChannel],
+        columns: Sequence[str] | None,
+        shows_schema: bool,
     ) -> None:
         self._partitioner = partitioner
         self._receivers = receivers
         self._columns = columns
+        self._shows_schema = shows_schema
         self._schema: pa.Schema | None = None
         self._positions: list[int] | None = None
         """Where the columns that travel are in a batch of that schema; None if all of them do."""
@@ -92,6 +97,8 @@ class _Route:
         schema = batch.schema
         if schema is not self._sent and schema != self._sent:
             self._sent, self._may_share = schema, may_share(schema)
+        if self._shows_schema:
+            self._show_schema(batch)
         pieces = self._partitioner.split(batch)
         if self._may_share:
             # A broadcast hands out one batch many times.
@@ -99,6 +106,12 @@ class _Route:
             pieces = [(receiver, cut_loose[id(rows)]) for receiver, rows in pieces]
         for receiver, rows in pieces:
             self._receivers[receiver].send_batch(rows)
+
+    def _show_schema(self, batch: pa.RecordBatch) -> None:
+        """A batch without rows to everybody, once: some may never get a row. Lost with a failure, it is shown again."""
+        self._shows_schema = False
+        for receiver in self._receivers.values():
+            receiver.send_batch(batch.slice(0, 0))
 
     def _narrowed(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
         schema = batch.schema

@@ -69,6 +69,8 @@ class Node:
     """The line of the user's program that describes it."""
     side_outputs: tuple[str, ...] = ()
     """Outputs that it has besides its main one. Each must be read: its records would be lost otherwise."""
+    learns_schemas: bool = False
+    """Whether each of its subtasks needs the schemas of all inputs, also of one that has no record for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ class PhysicalEdge:
     """Columns and types of the sending operator's output, if it declares them."""
     output: str = MAIN_OUTPUT
     """The output that it reads, of the operator `id.upstream`: that need not be the last one of its chain."""
+    shows_schema: bool = False
+    """Whether every receiver gets the schema with the first batch, also one that gets no row of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,7 @@ def plan(graph: Graph, parallelism: int, workers: int | None = None) -> Physical
             _columns(graph, edge),
             _schema(graph, edge),
             edge.output,
+            graph.node(edge.downstream).learns_schemas,
         )
         for edge in graph.edges
         if chain_of[edge.upstream] != chain_of[edge.downstream]

@@ -16,6 +16,7 @@ from tests.mutants.catalogue import (
     functions,
     hands,
     inputs,
+    joins,
     kafka,
     liveness,
     lookups,
@@ -62,4 +63,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *page.MUTANTS,
     *lookups.MUTANTS,
     *relational.MUTANTS,
+    *joins.MUTANTS,
 )
