@@ -15,7 +15,7 @@ from penstock.columnar.schema_guard import SchemaLike, as_schema
 from penstock.errors import PenstockError, PipelineError
 from penstock.model.aggregates import ALIASES, FUNCTIONS, Aggregate, Function
 from penstock.model.units import Duration, duration_ms
-from penstock.model.windows import FixedWindows
+from penstock.model.windows import FixedWindows, SessionWindows
 
 AtEnd: TypeAlias = Literal["fire", "drop"]
 EmitWhen: TypeAlias = Literal["updates", "final"]
@@ -127,6 +127,10 @@ def windows_of(size: Duration, every: Duration | None, offset: Duration) -> Fixe
             f"the size, or records between the windows would be lost, and offset must be less than every"
         )
     return FixedWindows(size_ms, every_ms, offset_ms)
+
+
+def sessions_of(gap: Duration) -> SessionWindows:
+    return SessionWindows(duration_ms("session: gap", gap, at_least_ms=1, exactly=True))
 
 
 def _aggregate(output: str, what: object) -> Aggregate:

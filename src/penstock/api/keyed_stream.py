@@ -14,6 +14,7 @@ from penstock.api.arguments import (
     outputs_besides,
     require_choice,
     require_sequence,
+    sessions_of,
     windows_of,
 )
 from penstock.api.process_call import ProcessCall, time_mode_of
@@ -25,7 +26,7 @@ from penstock.graph.logical import Keeps
 from penstock.graph.names import label_of
 from penstock.model.aggregates import columns_of, kept_for, outputs_of
 from penstock.model.units import Duration
-from penstock.model.windows import Late
+from penstock.model.windows import Late, WindowKind
 from penstock.operators.formats import As, check_format
 from penstock.operators.keyed.aggregate import AggregateOperator
 from penstock.operators.keyed.reduce import ReduceOperator
@@ -237,11 +238,32 @@ class KeyedStream(Stream):
             {'user': 'ada', 'window_start': 60000, 'window_end': 120000, 'amount': 5}
         """
         windows = windows_of(size, every, offset)
-        require_choice("window: late", late, "drop", "error", "stream")
+        return self._windowed("window", windows, on, late)
+
+    def session(self, gap: Duration, *, on: str | None = None, late: Late = "drop") -> WindowedStream:
+        """Sessions: the records of a key with no pause between them that is longer than `gap`.
+
+        Records exactly `gap` apart are in one session. Its `window_start` is the time of its first record, its
+        `window_end` that of its last one plus `gap`; it is emitted once, when the watermark has passed its end. A
+        record that comes between two open sessions makes one of them. `on` and `late` are those of `window`: a record
+        is late if a session of this record alone would have been emitted.
+
+        `first` and `last` go by the order of arrival within a pane, which is as long as the gap.
+
+        Example:
+
+            >>> keyed = orders.with_watermark("at", "10 s").key_by("user")
+            >>> collect(keyed.session("30 s").count(), by="window_start")[-1]
+            {'user': 'ada', 'window_start': 61000, 'window_end': 91000, 'count': 1}
+        """
+        return self._windowed("session", sessions_of(gap), on, late)
+
+    def _windowed(self, call: str, windows: WindowKind, on: str | None, late: Late) -> WindowedStream:
+        require_choice(f"{call}: late", late, "drop", "error", "stream")
         column = on or self._event_time
         if column is None:
             raise PipelineError(
-                'window needs event time: call with_watermark("…", "10 s") behind the source, or name its '
-                'column with on="…" if the source makes its own watermarks'
+                f'{call} needs event time: call with_watermark("…", "10 s") behind the source, or name its '
+                f'column with on="…" if the source makes its own watermarks'
             )
         return WindowedStream(self, windows, column, late)

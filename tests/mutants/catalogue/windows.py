@@ -8,6 +8,8 @@ _EVENT_TIME = "operators/event_time.py"
 _CLOCK = "state/windows/clock.py"
 _GRID = "model/windows/fixed.py"
 _STATE = "state/windows/state.py"
+_PANES = "state/windows/panes.py"
+_SESSIONS = "state/windows/sessions.py"
 _TESTS = (
     "tests/unit/state/test_windows.py",
     "tests/unit/operators/test_event_time.py",
@@ -62,7 +64,7 @@ MUTANTS = (
     ),
     _mutant(
         "A batch of several windows is put in order without its keys",
-        _STATE,
+        _PANES,
         "take_rows(values, order), slots.take(order), numbers.take(order)",
         "take_rows(values, order), slots, numbers.take(order)",
         "Records go to the keys of others.",
@@ -77,28 +79,28 @@ MUTANTS = (
     # --- what stays ---
     _mutant(
         "An emitted window stays in the state",
-        _STATE,
-        "for number, pane in self._panes.items() if number >= open_from}",
+        _PANES,
+        "for number, pane in self._panes.items() if number >= before}",
         "for number, pane in self._panes.items()}",
         "State grows for ever, and is in every checkpoint.",
     ),
     _mutant(
         "A record at the very beginning of a window is late",
-        _STATE,
+        _PANES,
         "return np.flatnonzero(times < limits)",
         "return np.flatnonzero(times <= limits)",
         "It is left out although its window is open.",
     ),
     _mutant(
         "A late record opens its window again",
-        _STATE,
+        _PANES,
         "return np.flatnonzero(times < limits)",
         "return _NO_ROWS",
         "The window is emitted twice, and nothing is counted.",
     ),
     _mutant(
         "Keys that do not come any more stay in the index of the windows",
-        _STATE,
+        _PANES,
         "if self._index.size > _SPARE_KEYS + 4 * used:",
         "if self._index.size < 0:",
         "Memory grows with all keys that there have ever been.",

@@ -2,5 +2,6 @@
 
 from penstock.model.windows.fixed import FixedWindows
 from penstock.model.windows.kind import WINDOW_END, WINDOW_START, Late, WindowGrid, WindowKind
+from penstock.model.windows.session import SessionWindows
 
-__all__ = ["WINDOW_END", "WINDOW_START", "FixedWindows", "Late", "WindowGrid", "WindowKind"]
+__all__ = ["WINDOW_END", "WINDOW_START", "FixedWindows", "Late", "SessionWindows", "WindowGrid", "WindowKind"]

@@ -8,8 +8,8 @@ The rules that every grid keeps:
 
 - Panes and windows have whole numbers, in the order of their starts. Each event time is in one pane, and a pane
   belongs to each of its windows whole. Windows are half open: a record at the end of one belongs to the next.
-- Windows are the same for every key. Kinds whose windows depend on the records of a key (sessions, counts) need a
-  state that merges by key: they share this module's columns and `Late`, and not the grid.
+- Windows are the same for every key. Kinds whose windows depend on the records of a key have a state that merges by
+  key: sessions keep panes of this grid, and `state/windows/sessions.py` chains them.
 - Nothing here is done row by row: `panes_of` takes all event times of a batch.
 """
 

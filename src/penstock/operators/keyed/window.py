@@ -1,7 +1,7 @@
-"""The operator behind `KeyedStream.window`: aggregates by key and window, emitted when the window is complete.
+"""The operator behind `KeyedStream.window` and `session`: aggregates by key and window, emitted when it is complete.
 
 The kind of the windows (`model/windows`) says which window a record belongs to and when a window is complete; the
-state (`state/windows/state.py`) keeps them by that.
+state (`state/windows`) keeps them by that.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from penstock.ids import LATE
 from penstock.metrics import standard as metrics
 from penstock.model.aggregates import Aggregate
 from penstock.model.event_time import MAX_WATERMARK
-from penstock.model.windows import Late, WindowKind
+from penstock.model.windows import Late, SessionWindows, WindowKind
 from penstock.operators.contract import Emit
 from penstock.operators.named import NamedOperator
+from penstock.state.windows.panes import PanedState
 
 
 class WindowOperator(NamedOperator):
@@ -36,9 +37,14 @@ class WindowOperator(NamedOperator):
         self.late = late
 
     def setup(self) -> None:
-        key = self.context.key
         self._late_rows = self.context.metrics.counter(metrics.LATE)
-        self._state = self.context.keyed.windows("windows", key, self.aggregates, self.kind, self.on)
+        self._state = self._made_state()
+
+    def _made_state(self) -> PanedState:
+        key, keyed = self.context.key, self.context.keyed
+        if isinstance(self.kind, SessionWindows):
+            return keyed.sessions("sessions", key, self.aggregates, self.kind, self.on)
+        return keyed.windows("windows", key, self.aggregates, self.kind, self.on)
 
     def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         key_columns(batch, self.context.key, self.context.operator)

@@ -140,6 +140,18 @@ class Columns:
             if column in self.is_set:
                 self.is_set[column][touched if folded.slots is slots else folded.slots] = True
 
+    def clear(self, slots: Slots) -> None:
+        """Forget what these slots have: they are as if they had never had a row."""
+        self._log(slots)
+        for accumulator in self.accumulators:
+            self.numbers[accumulator.label][slots] = accumulator.initial
+        for mask in self.is_set.values():
+            mask[slots] = False
+
+    def has_rows(self, slots: Slots) -> Mask:
+        """Whether each slot has had a row, with `knows_rows`."""
+        return self.is_set[None].take(slots)
+
     def slots_with_rows(self) -> Slots:
         """The slots that have had a row, with `knows_rows`."""
         return np.flatnonzero(self.is_set[None])
