@@ -52,6 +52,7 @@ from penstock.errors import (
     WorkersLost,
 )
 from penstock.metrics.samples import Metrics, Sample
+from penstock.model.aggregates import ColumnarAggregate
 from penstock.model.units import Duration, Size
 from penstock.operators.keyed.batch_function import BatchFunction
 from penstock.operators.keyed.functions import KeyedContext, KeyedFunction, TwoInputContext, TwoInputFunction
@@ -92,6 +93,7 @@ __all__ = [
     # functions with state
     "KeyedFunction",
     "BatchFunction",
+    "ColumnarAggregate",
     "KeyedContext",
     "TwoInputFunction",
     "TwoInputContext",

@@ -123,8 +123,8 @@ MUTANTS = (
     _mutant(
         "A snapshot of windows changes with them",
         "state/aggregates/columns.py",
-        "        self._log(touched)\n        for column, accumulators in",
-        "        for column, accumulators in",
+        "        self._log(touched)\n        for input, accumulators in",
+        "        for input, accumulators in",
         "I1: records behind the cut are in the state.",
     ),
     _mutant(

@@ -320,7 +320,7 @@ class PanedState(ABC):
             pane = self._restored_pane(layout, int(ticks[start]))
             pane.put(here, [array.slice(start, end - start) for array in values])
             rows = len(pane.slots_with_rows())
-            pane.is_set[None][here] = True
+            pane.mark_rows(here)
             if len(pane.slots_with_rows()) < rows + len(here):
                 raise RestoreError(f"state '{self.name}' cannot be restored: the checkpoint has a key twice")
 
