@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Unpack
 
 from penstock.api.arguments import (
     AtEnd,
@@ -17,16 +19,18 @@ from penstock.api.arguments import (
     sessions_of,
     windows_of,
 )
+from penstock.api.builder import NodeTraits
 from penstock.api.process_call import ProcessCall, time_mode_of
 from penstock.api.stream import Stream
 from penstock.api.windowed_stream import WindowedStream
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.errors import PipelineError
-from penstock.graph.logical import Keeps
+from penstock.graph.logical import Keeps, OperatorFactory
 from penstock.graph.names import label_of
 from penstock.model.aggregates import columns_of, kept_for, outputs_of
 from penstock.model.units import Duration
 from penstock.model.windows import Late, WindowKind
+from penstock.operators.columns import ONE_GROUP
 from penstock.operators.formats import As, check_format
 from penstock.operators.keyed.aggregate import AggregateOperator
 from penstock.operators.keyed.reduce import ReduceOperator
@@ -47,6 +51,30 @@ class KeyedStream(Stream):
     def key(self) -> tuple[str, ...]:
         """The columns of the key."""
         return self._ports[0].key
+
+    @property
+    def _is_one_group(self) -> bool:
+        return self.key == (ONE_GROUP,)
+
+    def _node(
+        self,
+        kind: str,
+        made: OperatorFactory,
+        name: str | None,
+        parallelism: int | None,
+        label: str = "",
+        **traits: Unpack[NodeTraits],
+    ) -> Stream:
+        if not self._is_one_group:
+            return super()._node(kind, made, name, parallelism, label, **traits)
+        if parallelism not in (None, 1):
+            raise PipelineError(
+                f"{kind}: key_by() without columns makes one group, which one subtask works on: leave parallelism out, "
+                f"or name columns in key_by"
+            )
+        stream = super()._node(kind, made, name, 1, label, **traits)
+        (port,) = stream._without_group()._ports
+        return self._stream((replace(port, beside=stream._ports[0].operator),))
 
     def process(
         self,
@@ -86,6 +114,11 @@ class KeyedStream(Stream):
             >>> collect(orders.key_by("user").process(Count()), by="user")
             [{'user': 'ada', 'n': 2}, {'user': 'ben', 'n': 1}]
         """
+        if self._is_one_group:
+            raise PipelineError(
+                "process needs the columns of a key: key_by() without columns is for aggregates and windows. Key by a "
+                "column that is the same in all records"
+            )
         mode = time_mode_of(time_mode, self._event_time is not None)
         call = ProcessCall(function, self.key, format, schema, at_end, mode, initial_state)
         label = label_of(call.instance)

@@ -45,6 +45,7 @@ from penstock.model.event_time import Unit
 from penstock.model.units import Duration, duration_ms
 from penstock.operators import stateless as operators
 from penstock.operators.async_map.operator import MapAsyncOperator, Where
+from penstock.operators.columns import ONE_GROUP, OneGroupOperator
 from penstock.operators.event_time import EventTimeOperator
 from penstock.operators.formats import As
 from penstock.protocol.manifest import Partitioning
@@ -261,13 +262,23 @@ class Stream(ColumnStream):
 
         `nulls="group"`: null is a key like any other. `nulls="error"`: a null in a key is a `DataError`.
 
+        Without columns, all records are one group, for aggregates and windows of everything; one subtask works on it.
+
         Example:
 
             >>> collect(orders.key_by("user").sum("amount", emit="final"), by="user")
             [{'user': 'ada', 'amount': 8}, {'user': 'ben', 'amount': -1}]
+            >>> collect(orders.key_by().sum("amount", emit="final"))
+            [{'amount': 7}]
         """
         from penstock.api.keyed_stream import KeyedStream
 
+        if not columns:
+            grouped = self._node("key_by", OneGroupOperator, None, None)
+            return KeyedStream(
+                self.pipeline,
+                tuple(replace(port, partitioning=Partitioning.HASH, key=(ONE_GROUP,)) for port in grouped._ports),
+            )
         require_columns("key_by", columns)
         require_choice("key_by: nulls", nulls, "group", "error")
         stream = self
@@ -389,7 +400,8 @@ class Stream(ColumnStream):
             <Stream of pipeline 'orders' behind 'counts'>
         """
         cure = 'say late="stream" in the call of window'
-        return Stream(self.pipeline, side_ports(self.pipeline._nodes, self._ports, LATE, cure))
+        late = Stream(self.pipeline, side_ports(self.pipeline._nodes, self._ports, LATE, cure))
+        return late._without_group() if any(port.beside for port in self._ports) else late
 
     def sink(self, sink: Sink, *, name: str | None = None, parallelism: int | None = None) -> Pipeline:
         """Write to a sink. Returns the pipeline.

@@ -22,6 +22,8 @@ class OutputPort:
     event_time: str | None = None
     """The column that says when a record happened, as far as is known."""
     output: str = MAIN_OUTPUT
+    beside: OperatorName | None = None
+    """The operator whose side outputs belong to this output; None: that of the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +39,12 @@ def side_ports(nodes: Sequence[Node], ports: Sequence[OutputPort], output: str, 
     """A side output of the operators whose main outputs the `ports` are."""
     by_name = {node.name: node for node in nodes}
     for port in ports:
-        if port.output != MAIN_OUTPUT or output not in by_name[port.operator].side_outputs:
+        if port.output != MAIN_OUTPUT or output not in by_name[port.beside or port.operator].side_outputs:
             raise PipelineError(
                 f"{output}(): '{port.operator}' has no such output. Call it on the stream of the source or operator "
                 f"that has one, and {cure}"
             )
-    return tuple(OutputPort(port.operator, output=output) for port in ports)
+    return tuple(OutputPort(port.beside or port.operator, output=output) for port in ports)
 
 
 def resolved(nodes: Sequence[Node], pending_edges: Sequence[PendingEdge]) -> Iterator[LogicalEdge]:
