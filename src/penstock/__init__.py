@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from penstock.api.connected import ConnectedStreams
 from penstock.api.keyed_stream import KeyedStream
 from penstock.api.stream import Stream
-from penstock.api.windowed_stream import WindowedStream
+from penstock.api.windowed_stream import CountWindowedStream, WindowedStream
 from penstock.connectors.callable import CallableSink
 from penstock.connectors.console import ConsoleSink
 from penstock.connectors.files import FileSource
@@ -73,6 +73,7 @@ __all__ = [
     "Stream",
     "KeyedStream",
     "WindowedStream",
+    "CountWindowedStream",
     "ConnectedStreams",
     # running it
     "Job",

@@ -110,3 +110,34 @@ def model_of(windows: WindowKind) -> Model | SessionModel:
         return SessionModel(windows)
     assert isinstance(windows, FixedWindows)
     return Model(windows)
+
+
+class UpdatingModel(Model):
+    """Windows that are kept after they were emitted, and emitted with every change."""
+
+    def __init__(self, windows: FixedWindows, is_early: bool) -> None:
+        super().__init__(windows)
+        self.is_early = is_early
+
+    def add(self, rows: list[Row]) -> dict[tuple[Any, int, int], tuple[Any, ...]]:  # type: ignore[override]
+        """By key, start and end: the results that have changed and are emitted at once."""
+        size, changed = self.windows.size_ms, {}
+        for key, value, time in rows:
+            kept = [at for at in self.starts(time) if at + size + self.windows.lateness_ms > self.watermark]
+            self.late += not kept
+            for start in kept:
+                self._rows.setdefault((key, start), []).append((time, value))
+                if self.is_early or start + size <= self.watermark:
+                    changed[key, start, start + size] = self._rows[key, start]
+        return {place: self._aggregates(here) for place, here in changed.items()}
+
+    def close(self, watermark: int) -> dict[tuple[Any, int, int], tuple[Any, ...]]:
+        size, before = self.windows.size_ms, self.watermark
+        self.watermark = watermark if watermark < MAX_WATERMARK else self.watermark
+        done = {}
+        for (key, start), rows in list(self._rows.items()):
+            if not self.is_early and before < start + size <= watermark:
+                done[key, start, start + size] = self._aggregates(rows)
+            if start + size + self.windows.lateness_ms <= watermark:
+                del self._rows[key, start]
+        return done

@@ -15,7 +15,7 @@ from penstock.columnar.schema_guard import SchemaLike, as_schema
 from penstock.errors import PenstockError, PipelineError
 from penstock.model.aggregates import ALIASES, FUNCTIONS, Aggregate, ColumnarAggregate, Function
 from penstock.model.units import Duration, duration_ms
-from penstock.model.windows import FixedWindows, SessionWindows
+from penstock.model.windows import ON_CLOSE, Emission, FixedWindows, SessionWindows
 from penstock.state.aggregates.sketches import digest_library
 
 AtEnd: TypeAlias = Literal["fire", "drop"]
@@ -127,7 +127,7 @@ def aggregates_of(key: tuple[str, ...], outputs: Mapping[str, Output]) -> list[A
     return [_aggregate(output, what) for output, what in outputs.items()]
 
 
-def windows_of(size: Duration, every: Duration | None, offset: Duration) -> FixedWindows:
+def windows_of(size: Duration, every: Duration | None, offset: Duration, lateness: Duration) -> FixedWindows:
     size_ms = duration_ms("window: size", size, at_least_ms=1, exactly=True)
     every_ms = size_ms if every is None else duration_ms("window: every", every, at_least_ms=1, exactly=True)
     offset_ms = duration_ms("window: offset", offset, exactly=True)
@@ -136,7 +136,22 @@ def windows_of(size: Duration, every: Duration | None, offset: Duration) -> Fixe
             f"window: size is {size_ms} ms, every {every_ms} ms and offset {offset_ms} ms: every may not be more than "
             f"the size, or records between the windows would be lost, and offset must be less than every"
         )
-    return FixedWindows(size_ms, every_ms, offset_ms)
+    lateness_ms = duration_ms("window: allowed_lateness", lateness, exactly=True)
+    return FixedWindows(size_ms, every_ms, offset_ms, lateness_ms)
+
+
+def emission_of(emit: Literal["on_close", "on_update"] | Duration) -> Emission:
+    """When results are emitted: `"on_close"`, `"on_update"`, or early ones as often as a duration says."""
+    if emit == "on_close":
+        return ON_CLOSE
+    if emit == "on_update":
+        return Emission(is_early=True)
+    try:
+        return Emission(is_early=True, every_ms=duration_ms("window: emit", emit, at_least_ms=1))
+    except PipelineError as error:
+        raise PipelineError(
+            f"window: emit is {emit!r}: it must be 'on_close', 'on_update', or a duration such as '5 s'"
+        ) from error
 
 
 def sessions_of(gap: Duration) -> SessionWindows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Unpack
+from typing import Literal, Unpack
 
 from penstock.api.arguments import (
     AtEnd,
@@ -13,8 +13,10 @@ from penstock.api.arguments import (
     Output,
     Row,
     aggregates_of,
+    emission_of,
     outputs_besides,
     require_choice,
+    require_count,
     require_sequence,
     sessions_of,
     windows_of,
@@ -22,14 +24,14 @@ from penstock.api.arguments import (
 from penstock.api.builder import NodeTraits
 from penstock.api.process_call import ProcessCall, time_mode_of
 from penstock.api.stream import Stream
-from penstock.api.windowed_stream import WindowedStream
+from penstock.api.windowed_stream import CountWindowedStream, WindowedStream
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.errors import PipelineError
 from penstock.graph.logical import Keeps, OperatorFactory
 from penstock.graph.names import label_of
 from penstock.model.aggregates import columns_of, kept_for, outputs_of
 from penstock.model.units import Duration
-from penstock.model.windows import Late, WindowKind
+from penstock.model.windows import ON_CLOSE, CountWindows, Emission, Late, WindowKind
 from penstock.operators.columns import ONE_GROUP
 from penstock.operators.formats import As, check_format
 from penstock.operators.keyed.aggregate import AggregateOperator
@@ -256,6 +258,8 @@ class KeyedStream(Stream):
         offset: Duration = 0,
         on: str | None = None,
         late: Late = "drop",
+        allowed_lateness: Duration = 0,
+        emit: Literal["on_close", "on_update"] | Duration = "on_close",
     ) -> WindowedStream:
         """Windows of event time: `window("1 min")`, or overlapping ones: `window("1 hour", every="1 min")`.
 
@@ -264,14 +268,20 @@ class KeyedStream(Stream):
         and counted, in `Status.rows_late`; with `late="error"` it is a `DataError`; with `late="stream"` it goes to the
         stream `late()` of the result, with all its columns.
 
+        With `allowed_lateness="1 min"` the state of a window is kept for that much event time after it was emitted.
+        A record that comes meanwhile is not late: the result of its window is emitted again, with the batch that
+        changed it. `emit` says when results are emitted for the first time: `"on_close"`, complete; `"on_update"`,
+        whenever a batch has changed them; or early every so often, such as `"5 s"` of the worker's clock, if they have
+        changed. For both, `aggregate(…, sequence="version")` says which row of a window is newer.
+
         Example:
 
             >>> keyed = orders.with_watermark("at", "10 s").key_by("user")
             >>> collect(keyed.window("1 min").sum("amount"), by="window_start")[-1]
             {'user': 'ada', 'window_start': 60000, 'window_end': 120000, 'amount': 5}
         """
-        windows = windows_of(size, every, offset)
-        return self._windowed("window", windows, on, late)
+        windows = windows_of(size, every, offset, allowed_lateness)
+        return self._windowed("window", windows, on, late, emission_of(emit))
 
     def session(self, gap: Duration, *, on: str | None = None, late: Late = "drop") -> WindowedStream:
         """Sessions: the records of a key with no pause between them that is longer than `gap`.
@@ -291,7 +301,23 @@ class KeyedStream(Stream):
         """
         return self._windowed("session", sessions_of(gap), on, late)
 
-    def _windowed(self, call: str, windows: WindowKind, on: str | None, late: Late) -> WindowedStream:
+    def count_window(self, rows: int) -> CountWindowedStream:
+        """Windows of so many records of a key, in the order in which they come; event time is not asked for.
+
+        A window is emitted with its last record. One that is not full stays in the state, also at the end of a bounded
+        input: a later run on the same checkpoints goes on with it.
+
+        Example:
+
+            >>> collect(orders.key_by("user").count_window(2).aggregate(total=("sum", "amount")))
+            [{'user': 'ada', 'total': 8}]
+        """
+        require_count("count_window: rows", rows)
+        return CountWindowedStream(self, CountWindows(rows))
+
+    def _windowed(
+        self, call: str, windows: WindowKind, on: str | None, late: Late, emission: Emission = ON_CLOSE
+    ) -> WindowedStream:
         require_choice(f"{call}: late", late, "drop", "error", "stream")
         column = on or self._event_time
         if column is None:
@@ -299,4 +325,4 @@ class KeyedStream(Stream):
                 f'{call} needs event time: call with_watermark("…", "10 s") behind the source, or name its '
                 f'column with on="…" if the source makes its own watermarks'
             )
-        return WindowedStream(self, windows, column, late)
+        return WindowedStream(self, windows, column, late, emission)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.columnar.hashing import key_groups
 from penstock.errors import IncompatibleCheckpoint, PipelineError
 from penstock.model.aggregates import Aggregate
-from penstock.model.windows import SessionWindows, WindowKind
+from penstock.model.windows import ON_CLOSE, Emission, SessionWindows, WindowKind
 from penstock.state.aggregates.state import AggregateDescriptor, AggregateState
 from penstock.state.backends.memory import MemoryBackend
 from penstock.state.backends.port import StateBackend
@@ -110,10 +110,16 @@ class KeyedState:
         return self.register(AggregateDescriptor(name, tuple(key), tuple(aggregates), by))
 
     def windows(
-        self, name: str, key: Sequence[str], aggregates: Sequence[Aggregate], kind: WindowKind, on: str
+        self,
+        name: str,
+        key: Sequence[str],
+        aggregates: Sequence[Aggregate],
+        kind: WindowKind,
+        on: str,
+        emission: Emission = ON_CLOSE,
     ) -> WindowState:
         """Columnar aggregates by key and window, and their clock. The input is partitioned by `key`."""
-        return self.register(WindowDescriptor(name, tuple(key), tuple(aggregates), kind, on))
+        return self.register(WindowDescriptor(name, tuple(key), tuple(aggregates), kind, on, emission))
 
     def sessions(
         self, name: str, key: Sequence[str], aggregates: Sequence[Aggregate], kind: SessionWindows, on: str

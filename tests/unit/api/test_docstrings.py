@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import ConnectedStreams, KeyedStream, Pipeline, Stream, WindowedStream
+from penstock import ConnectedStreams, CountWindowedStream, KeyedStream, Pipeline, Stream, WindowedStream
 from penstock import testing as penstock_testing
 
-CLASSES = (Pipeline, Stream, KeyedStream, WindowedStream, ConnectedStreams)
+CLASSES = (Pipeline, Stream, KeyedStream, WindowedStream, ConnectedStreams, CountWindowedStream)
 WITHOUT = {"start"}
 """It needs Spark: its example is run by those of the documents."""
 

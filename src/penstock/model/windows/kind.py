@@ -16,6 +16,7 @@ The rules that every grid keeps:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -28,6 +29,19 @@ Late: TypeAlias = Literal["drop", "error", "stream"]
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """When results of windows are emitted. A late record that is allowed changes its result with every batch."""
+
+    is_early: bool = False
+    """Whether results are emitted before their windows are complete, whenever they have changed."""
+    every_ms: int | None = None
+    """With early results: as often as this, by the clock of the worker. None: with every batch."""
+
+
+ON_CLOSE = Emission()
 
 
 class WindowGrid(Protocol):

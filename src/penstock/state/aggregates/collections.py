@@ -53,6 +53,9 @@ class Collection(Accumulator):
         self._garbage = 0
         """Values of owners that are gone."""
 
+    def fresh(self) -> Self:
+        return type(self)(self.label, self.input, self.value_kind)
+
     def fold(self, state: Numbers, folded: Folded) -> None:
         self._add(state, folded.slots, folded.read(self.input[0]))
 
@@ -163,9 +166,6 @@ class Distinct(Collection):
     @property
     def held_bytes(self) -> int:
         return self._index.state_bytes
-
-    def fresh(self) -> Self:
-        return type(self)(self.label, self.input, self.value_kind)
 
     def frozen(self) -> Accumulator:
         taken = copy.copy(self)

@@ -191,10 +191,10 @@ class PanedState(ABC):
         if number not in self._panes:
             self._panes[number] = self._new_pane(layout, self._index)
         self._panes[number].add(values, slots, self.name)
-        self._on_folded(layout, number)
+        self._on_folded(layout, number, slots)
 
-    def _on_folded(self, layout: Layout, number: int) -> None:
-        """A pane has got rows."""
+    def _on_folded(self, layout: Layout, number: int, slots: Slots) -> None:
+        """A pane has got rows of these slots."""
         return
 
     def _new_pane(self, layout: Layout, index: KeyIndex) -> Columns:
@@ -317,20 +317,27 @@ class PanedState(ABC):
         ends = [*(np.flatnonzero(ticks[1:] != ticks[:-1]) + 1).tolist(), len(ticks)]
         for start, end in zip([0, *ends], ends, strict=False):
             here = slots[start:end]
-            pane = self._restored_pane(layout, int(ticks[start]))
+            number = self._restored_number(layout, int(ticks[start]))
+            pane = self._panes[number]
             pane.put(here, [array.slice(start, end - start) for array in values])
             rows = len(pane.slots_with_rows())
             pane.mark_rows(here)
+            self._on_restored(layout, number, here)
             if len(pane.slots_with_rows()) < rows + len(here):
                 raise RestoreError(f"state '{self.name}' cannot be restored: the checkpoint has a key twice")
 
-    def _restored_pane(self, layout: Layout, start: int) -> Columns:
+    def _restored_number(self, layout: Layout, start: int) -> int:
+        """The number of a pane that begins at `start`, and is there now."""
         number = layout.grid.pane_at(start)
         if layout.grid.start_of(number) != start:
             raise RestoreError(f"state '{self.name}' cannot be restored: it has other windows than the pipeline")
         if number not in self._panes:
             self._panes[number] = self._new_pane(layout, self._index)
-        return self._panes[number]
+        return number
+
+    def _on_restored(self, layout: Layout, number: int, slots: Slots) -> None:
+        """A pane has got these slots from a checkpoint."""
+        return
 
     # --- types ---
 
