@@ -176,7 +176,9 @@ class KeyedStream(Stream):
     ) -> Stream:
         """Running aggregates by key, columnar: `aggregate(total=("sum", "amount"), orders="count")`.
 
-        Functions are sum, count, min, max, mean (also called avg), first and last. The current values of each key are
+        Functions are sum, count, min, max, mean (also called avg), first, last, std, var, count_distinct,
+        approx_count_distinct, collect_list, `("quantile", "ms", 0.99)`, `("arg_max", "seller", "price")` and arg_min; and
+        your own, by a `ColumnarAggregate`. The current values of each key are
         emitted for every batch that had records of it: a stream of updates, of which the last one for a key counts.
         Nulls are left out, as in SQL; a sum of integers that overflows is a `DataError`.
 
