@@ -177,9 +177,9 @@ class KeyedStream(Stream):
         """Running aggregates by key, columnar: `aggregate(total=("sum", "amount"), orders="count")`.
 
         Functions are sum, count, min, max, mean (also called avg), first, last, std, var, count_distinct,
-        approx_count_distinct, collect_list, `("quantile", "ms", 0.99)`, `("arg_max", "seller", "price")` and arg_min; and
-        your own, by a `ColumnarAggregate`. The current values of each key are
-        emitted for every batch that had records of it: a stream of updates, of which the last one for a key counts.
+        approx_count_distinct, collect_list, `("quantile", "ms", 0.99)`, `("arg_max", "seller", "price")`, arg_min, and
+        your own, by a `ColumnarAggregate`. The current values of each key are emitted for every batch that had records
+        of it: a stream of updates, of which the last one for a key counts.
         Nulls are left out, as in SQL; a sum of integers that overflows is a `DataError`.
 
         `sequence="version"` adds an int64 column that says which update of a key is newer, also in files: the number of

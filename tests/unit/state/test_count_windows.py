@@ -53,7 +53,12 @@ def test_a_hot_key_is_not_worked_on_window_by_window(monkeypatch: pytest.MonkeyP
     _, state = new_state(10)
     folds: list[int] = []
     original = CountWindowState._fold_rows
-    monkeypatch.setattr(CountWindowState, "_fold_rows", lambda self, *args: (folds.append(1), original(self, *args))[1])
+
+    def counted(self: CountWindowState, *arguments: Any) -> None:
+        folds.append(1)
+        original(self, *arguments)
+
+    monkeypatch.setattr(CountWindowState, "_fold_rows", counted)
     emitted = state.add(batch_of([(1, 1.0, "a", n + 1) for n in range(5_005)]))
     assert sum(batch.num_rows for batch in emitted) == 500
     assert len(folds) == 3
