@@ -273,7 +273,7 @@ class KeyedStream(Stream):
         With `allowed_lateness="1 min"` the state of a window is kept for that much event time after it was emitted.
         A record that comes meanwhile is not late: the result of its window is emitted again, with the batch that
         changed it. `emit` says when results are emitted for the first time: `"on_close"`, complete; `"on_update"`,
-        whenever a batch has changed them; or early every so often, such as `"5 s"` of the worker's clock, if they have
+        whenever a batch has changed them; or early at an interval, such as `"5 s"` of the worker's clock, if they have
         changed. For both, `aggregate(…, sequence="version")` says which row of a window is newer.
 
         Example:
@@ -304,7 +304,7 @@ class KeyedStream(Stream):
         return self._windowed("session", sessions_of(gap), on, late)
 
     def count_window(self, rows: int) -> CountWindowedStream:
-        """Windows of so many records of a key, in the order in which they come; event time is not asked for.
+        """Windows of `rows` records of a key, in the order in which they come; event time is not asked for.
 
         A window is emitted with its last record. One that is not full stays in the state, also at the end of a bounded
         input: a later run on the same checkpoints goes on with it.

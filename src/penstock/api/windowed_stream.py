@@ -122,7 +122,7 @@ class WindowedStream:
 
 
 class CountWindowedStream:
-    """A keyed stream cut into windows of so many records: say what is to be known of each."""
+    """A keyed stream cut into windows of a fixed number of records: say what is to be known of each."""
 
     def __init__(self, stream: KeyedStream, windows: CountWindows) -> None:
         self.stream = stream

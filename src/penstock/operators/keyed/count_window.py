@@ -1,4 +1,4 @@
-"""The operator behind `KeyedStream.count_window`: aggregates of every so many records of a key."""
+"""The operator behind `KeyedStream.count_window`: aggregates of a fixed number of records of a key."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Collection(Accumulator):
         super().__init__(label, input, pa.list_(value_kind), _OWNER)
         self.value_kind = value_kind
         self._owners = 0
-        """So many owners there have been: 0 is none."""
+        """The number of owners there have been. Owner 0 is no owner."""
         self._garbage = 0
         """Values of owners that are gone."""
 

@@ -146,7 +146,7 @@ def estimate(smallest: Words) -> int:
     """How many distinct values there are, by their smallest hashes."""
     if len(smallest) < HASHES_MAX:
         return len(smallest)
-    # As many hashes as this, less one, lie before the last of them: so many are to be expected in the whole range.
+    # All of them but one lie before the last: in proportion, this number is expected in the whole range.
     return round((HASHES_MAX - 1) * 2.0**64 / float(smallest[-1]))
 
 

@@ -1,4 +1,4 @@
-"""Windows by count: aggregates of a key that begin anew with every so many records.
+"""Windows by count: aggregates of a key that begin anew with a fixed number of records.
 
 A key has one open window, so this is the state of running aggregates with the number of its records. A batch is sorted
 by key. Its rows that complete the open window of their key, or leave it open, are folded there; windows that lie in the
@@ -30,7 +30,7 @@ Rows = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class CountWindowDescriptor:
-    """Aggregates by key and window of so many records. The input is partitioned by `key`."""
+    """Aggregates by key and window of a fixed number of records. The input is partitioned by `key`."""
 
     name: str
     key: tuple[str, ...]
