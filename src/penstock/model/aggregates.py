@@ -53,17 +53,26 @@ class ColumnarAggregate(ABC):
 
     Example:
 
-        >>> class WeightedMean(ColumnarAggregate):
-        ...     state = {"total": "float64", "weight": "float64"}
-        ...     def add_batch(self, state, groups, value, weight):
-        ...         value, weight = value.to_numpy(), weight.to_numpy()
-        ...         np.add.at(state["total"], groups, value * weight)
-        ...         np.add.at(state["weight"], groups, weight)
-        ...     def merge(self, state, groups, other):
-        ...         for name in state:
-        ...             np.add.at(state[name], groups, other[name])
-        ...     def result(self, state):
-        ...         return state["total"] / state["weight"]
+        import numpy as np
+
+        class WeightedMean(ColumnarAggregate):
+            state = {"total": "float64", "weight": "float64"}
+
+            def add_batch(self, state, groups, value, weight):
+                np.add.at(state["total"], groups, value.to_numpy() * weight.to_numpy())
+                np.add.at(state["weight"], groups, weight.to_numpy())
+
+            def merge(self, state, groups, other):
+                for name in state:
+                    np.add.at(state[name], groups, other[name])
+
+            def result(self, state):
+                return state["total"] / state["weight"]
+
+        assert WeightedMean().name == "WeightedMean"
+        orders.key_by().aggregate(mean=(WeightedMean(), "amount", "at"), emit="final").sink(output)
+        run(pipeline)
+        assert output.rows() == [{"mean": 23.0}]
     """
 
     state: ClassVar[Mapping[str, str]]

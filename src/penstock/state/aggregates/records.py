@@ -23,7 +23,7 @@ from penstock.state.aggregates.accumulators import (
     number_dtype,
     numbers_of,
 )
-from penstock.state.columns import array_of_values
+from penstock.state.columns import array_of_values, with_nulls
 from penstock.state.index.slot_table import Slots
 
 _TYPES = {"float64": pa.float64(), "int64": pa.int64(), "bool": pa.bool_()}
@@ -181,9 +181,7 @@ class Own(Records):
             )
         if array.type != self._own.output_type:
             array = array.cast(self._own.output_type)
-        if nulls is None or not nulls.any():
-            return array
-        return array.take(pa.array(np.arange(len(array)), mask=nulls))
+        return with_nulls(array, nulls)
 
     def _parts(self, numbers: Numbers) -> dict[str, npt.NDArray[Any]]:
         """A copy by name, in pieces that numpy and the user can work on."""

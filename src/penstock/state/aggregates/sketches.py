@@ -38,7 +38,7 @@ def digest_library() -> Any:
 
 
 class Sketched(Accumulator):
-    """A column of sketches; None where there is none."""
+    """A column of sketches; None in slots without one."""
 
     initial = None
     _bytes = 0
