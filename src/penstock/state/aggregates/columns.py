@@ -210,11 +210,12 @@ class Columns:
         """The values to fold from the columns `input`, or None if there are none."""
         if not input:
             return Folded(slots, _NO_NUMBERS, _NO_MASK)
-        arrays = [plain(batch.column(column)) for column in input]
-        values = numbers_of(arrays[0]) if input in self._numeric else _NO_NUMBERS
-        is_set = self.is_set[input]
-        if not any(array.null_count for array in arrays):
+        first, *more = input
+        array, is_set = plain(batch.column(first)), self.is_set[input]
+        values = numbers_of(array) if input in self._numeric else _NO_NUMBERS
+        if not more and array.null_count == 0:  # nearly always
             return Folded(slots, values, is_set, functools.partial(_read, batch, None))
+        arrays = [array, *(plain(batch.column(column)) for column in more)]
         rows = np.flatnonzero(~functools.reduce(np.logical_or, [null_mask(array) for array in arrays]))
         if len(rows) == 0:
             return None

@@ -115,11 +115,14 @@ class WindowState(PanedState):
     def _completed(self, layout: Layout, watermark_ms: int) -> list[pa.RecordBatch]:
         after = self._last_complete(layout, self._clock.slowest_ms)
         to = self._last_complete(layout, watermark_ms)
-        open_from = layout.grid.first_pane_after(self._last_complete(layout, watermark_ms - self._lateness_ms))
         if watermark_ms == MAX_WATERMARK:
             to = layout.grid.last_window_of(max(self._panes))
-            open_from = layout.grid.first_pane_after(to)
         windows = list(layout.grid.windows_with(sorted(self._panes), after, to))
+        if not windows and not self._lateness_ms:
+            return []
+        is_kept = self._lateness_ms and watermark_ms < MAX_WATERMARK
+        dropped = self._last_complete(layout, watermark_ms - self._lateness_ms) if is_kept else to
+        open_from = layout.grid.first_pane_after(dropped)
         if not windows and min(self._panes) >= open_from:
             return []
         results = self._updates(layout)
