@@ -23,7 +23,7 @@ from penstock.api.connected import ConnectedStreams
 from penstock.api.keyed_stream import KeyedStream
 from penstock.api.over_stream import OverStream
 from penstock.api.stream import Stream
-from penstock.api.windowed_stream import WindowedStream
+from penstock.api.windowed_stream import CountWindowedStream, WindowedStream
 from penstock.connectors.callable import CallableSink
 from penstock.connectors.console import ConsoleSink
 from penstock.connectors.files import FileSource
@@ -54,6 +54,7 @@ from penstock.errors import (
 )
 from penstock.metrics.group import MetricGroup
 from penstock.metrics.samples import Metrics, Sample
+from penstock.model.aggregates import ColumnarAggregate
 from penstock.model.units import Duration, Size
 from penstock.operators.keyed.batch_function import BatchFunction
 from penstock.operators.keyed.functions import KeyedContext, KeyedFunction, TwoInputContext, TwoInputFunction
@@ -75,6 +76,7 @@ __all__ = [
     "Stream",
     "KeyedStream",
     "WindowedStream",
+    "CountWindowedStream",
     "ConnectedStreams",
     # running it
     "Job",
@@ -95,6 +97,7 @@ __all__ = [
     # functions with state
     "KeyedFunction",
     "BatchFunction",
+    "ColumnarAggregate",
     "KeyedContext",
     "TwoInputFunction",
     "TwoInputContext",

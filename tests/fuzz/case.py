@@ -440,6 +440,11 @@ class _Drawing:
             "offset": r.choice([0, 0, every // 2 // unit * unit]),
             "outputs": outputs,
         }
+        if self.chance(0.3):
+            options = {"gap": every, "outputs": outputs}
+        elif self.chance(0.3):
+            # No record is late here: a window that is kept longer is emitted just once.
+            options["allowed_lateness"] = unit * r.choice([1, 5, 50])
         self._add(Step("window", name, (number,), (key,), None, self._some(), options))
 
     def _draw_sinks(self) -> None:

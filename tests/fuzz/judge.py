@@ -241,7 +241,9 @@ class Judge:
         if reached is None:
             return []
         made = models.windows(step, self._given(step, life), self.shapes[step.inputs[0]], self.ends)
-        return [row for row in made if row["window_end"] <= reached]
+        # A session is complete when event time has passed its end: a record at the end would belong to it.
+        spare = 1 if "gap" in step.options else 0
+        return [row for row in made if row["window_end"] + spare <= reached]
 
     def _reached(self, number: int, life: int) -> int | None:
         """Where event time must be, in ticks of the column; None if a split had nothing new in this life."""

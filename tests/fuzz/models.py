@@ -104,6 +104,9 @@ def _is_nan(value: Any) -> bool:
 def windows(step: Step, rows: list[Plain], shape: Shape, ends: Sequence[int]) -> Iterator[Plain]:
     """One row for each key and window; at an end of the input every window is complete, and may begin anew later."""
     o, per_ms = step.options, ticks_per_ms(shape.columns["t"])
+    if "gap" in o:
+        yield from _sessions(step, rows, round(o["gap"] * per_ms), ends)
+        return
     by_place: dict[tuple[Any, ...], list[Plain]] = defaultdict(list)
     for row in rows:
         segment = sum(end < row["life"] for end in ends)
@@ -115,6 +118,23 @@ def windows(step: Step, rows: list[Plain], shape: Shape, ends: Sequence[int]) ->
         key = {name: members[0][name] for name in step.key[0]}
         bounds = {"window_start": start, "window_end": start + round(o["size"] * per_ms)}
         yield {**key, **bounds, **aggregates(o["outputs"], members)}
+
+
+def _sessions(step: Step, rows: list[Plain], gap: int, ends: Sequence[int]) -> Iterator[Plain]:
+    """One row for each key and stretch of records without a pause that is longer than the gap."""
+    by_key: dict[tuple[Any, ...], list[Plain]] = defaultdict(list)
+    for row in rows:
+        by_key[sum(end < row["life"] for end in ends), key_of(row, step.key[0])].append(row)
+    for mine in by_key.values():
+        parts: list[list[Plain]] = []
+        for row in sorted(mine, key=lambda row: int(row["t"])):
+            if not parts or row["t"] - parts[-1][-1]["t"] > gap:
+                parts.append([])
+            parts[-1].append(row)
+        for members in parts:
+            key = {name: members[0][name] for name in step.key[0]}
+            bounds = {"window_start": members[0]["t"], "window_end": members[-1]["t"] + gap}
+            yield {**key, **bounds, **aggregates(step.options["outputs"], members)}
 
 
 def starts(time: int, size: int, every: int, offset: int) -> Iterator[int]:

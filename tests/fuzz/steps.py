@@ -200,7 +200,8 @@ def _built(
             held = functions.Held(name, o["delay_ms"], o["way"], o["schema"], step.key[0])
             return stream.process(held, time_mode="processing", **settings)
         case "window":
-            return stream.window(**_durations(o), late="error").aggregate(**settings, **o["outputs"])
+            made = stream.session if "gap" in o else stream.window
+            return made(**_durations(o), late="error").aggregate(**settings, **o["outputs"])
         case "join_lists":
             return stream.connect(inputs[1]).process(functions.JoinByLists(name), **settings)
         case "join_rows":
@@ -222,7 +223,8 @@ def _built(
 
 
 def _durations(options: dict[str, Any]) -> dict[str, str]:
-    return {name: f"{options[name]} ms" for name in ("size", "every", "offset")}
+    names = ("size", "every", "offset", "allowed_lateness", "gap")
+    return {name: f"{options[name]} ms" for name in names if name in options}
 
 
 def text_of(steps: Sequence[Step], shapes: Sequence[Shape]) -> str:
@@ -255,7 +257,7 @@ def _line(number: int, step: Step, steps: Sequence[Step], shape: Shape) -> str:
     if step.kind in ("aggregate", "window"):
         outputs = ", ".join(f"{name}={wanted!r}" for name, wanted in o["outputs"].items())
         spans = ", ".join(f"{name}={span!r}" for name, span in _durations(o).items()) if step.kind == "window" else ""
-        window = f".window({spans})" if spans else ""
+        window = f".{'session' if 'gap' in o else 'window'}({spans})" if spans else ""
         return f"s{number} = {names[0]}{window}.aggregate({outputs}, {rest})"
     call = {"running": "process", "held": "process", "lane": "map"}.get(step.kind, step.kind)
     arguments = ", ".join(f"{key}={value!r}" for key, value in shown.items())

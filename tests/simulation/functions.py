@@ -59,6 +59,21 @@ def window_number(key: Any, window: Any, count: Any) -> Any:
     return (key << _WINDOW_BITS | window + 64) << _COUNT_BITS | count
 
 
+def sessions_of(numbers: Numbers, times: Numbers, gap: int, every: int) -> dict[int, int]:
+    """The model: for the number of every session that must come out, the first time at which it is complete."""
+    sessions: dict[int, list[list[int]]] = {}
+    for at, key in sorted(zip(times.tolist(), window_keys(numbers).tolist(), strict=True)):
+        mine = sessions.setdefault(key, [])
+        if not mine or at - mine[-1][-1] > gap:
+            mine.append([])
+        mine[-1].append(at)
+    return {
+        window_number(key, session[0] // every, len(session)): session[-1] + gap + 1
+        for key, mine in sessions.items()
+        for session in mine
+    }
+
+
 def windows_of(numbers: Numbers, times: Numbers, size: int, every: int) -> dict[int, int]:
     """The model: for the number of every window that must come out, the end of that window."""
     counts: Counter[tuple[int, int]] = Counter()

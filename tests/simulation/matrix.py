@@ -13,6 +13,7 @@ _BOTH_WAYS = {
     "keyed_broadcast": ((7, 2), (5, 3)),
     "ordered": ((2, 3), (4, 1)),
     "tumbling": ((1, 2), (3, 7)),
+    "sessions": ((1, 2), (3, 7)),
     "sliding": ((1, 3),),
     "timers": ((2, 3), (4, 1)),
     "event_timers": ((2, 3), (4, 1)),

@@ -27,6 +27,7 @@ from tests.simulation.functions import (
     WindowNumbers,
     as_of_numbers,
     echo_times,
+    sessions_of,
     window_keys,
     windows_of,
 )
@@ -79,7 +80,15 @@ class Build:
         return simulated(self.world, made) if is_async else made
 
 
-def _windowed(build: Build, source: NumberSource, stamp: Stamp, size: int, every: int, ends_at: int) -> Topology:
+def _windowed(
+    build: Build,
+    source: NumberSource,
+    stamp: Stamp,
+    size: int,
+    every: int,
+    ends_at: int,
+    model: Callable[[Numbers, Numbers, int, int], dict[int, int]] = windows_of,
+) -> Topology:
     """The topology of `build`, and the windows that must come out of it: those of each life on their own.
 
     The end of input completes all windows. So the source does not end before the windows that event time alone has
@@ -91,7 +100,7 @@ def _windowed(build: Build, source: NumberSource, stamp: Stamp, size: int, every
     ends: dict[int, int] = {}
     for first, end in itertools.pairwise(lives):
         numbers = np.arange(source.split_count * first, source.split_count * end)
-        ends = windows_of(numbers, stamp.times(numbers), size, every)
+        ends = model(numbers, stamp.times(numbers), size, every)
         expected += ends
     complete = {number for number, end in ends.items() if end <= ends_at}
     # Back before the end of an earlier life, past a rotten checkpoint, windows of both lives are one.
@@ -109,6 +118,17 @@ def tumbling(world: World, load: Load) -> Topology:
     counted = windows.aggregate(n="count", name="windows", parallelism=load.parallelism + 1)
     build.finish(build.then(counted, "numbers", lambda: WindowNumbers(16)).rebalance())
     return _windowed(build, source, stamp, 16, 16, source.last_watermark)
+
+
+def sessions(world: World, load: Load) -> Topology:
+    """Sessions by the watermarks of the source, some of a few records and some of many."""
+    build = Build(world, load)
+    source = build.source(tick=4)
+    stamp = Stamp(source.split_count)
+    stamped = build.then(build.read(source), "stamp", lambda: stamp)
+    counted = stamped.key_by("k").session("6 ms", on="t", late="error").aggregate(n="count", name="windows")
+    build.finish(build.then(counted, "numbers", lambda: WindowNumbers(4)).rebalance())
+    return _windowed(build, source, stamp, 6, 4, source.last_watermark, sessions_of)
 
 
 def sliding(world: World, load: Load) -> Topology:
@@ -402,6 +422,7 @@ SIMULATED: dict[str, Callable[[World, Load], Topology]] = TOPOLOGIES | {
     build.__name__: build
     for build in (
         tumbling,
+        sessions,
         sliding,
         split_times,
         idle_split,

@@ -14,15 +14,25 @@ import pyarrow.compute as pc
 from penstock.columnar.schema_guard import SchemaLike, as_schema
 from penstock.errors import PenstockError, PipelineError
 from penstock.ids import DEAD_LETTERS, LATE, MAIN_OUTPUT
-from penstock.model.aggregates import ALIASES, FUNCTIONS, Aggregate, Function
+from penstock.model.aggregates import ALIASES, FUNCTIONS, Aggregate, ColumnarAggregate, Function
 from penstock.model.units import Duration, duration_ms
-from penstock.model.windows import FixedWindows
+from penstock.model.windows import ON_CLOSE, Emission, FixedWindows, SessionWindows
 from penstock.operators.failures import OnError
+from penstock.state.aggregates.sketches import digest_library
 
 AtEnd: TypeAlias = Literal["fire", "drop"]
 EmitWhen: TypeAlias = Literal["updates", "final", "changelog"]
-Output: TypeAlias = str | tuple[str, str]
-"""An aggregate: `"count"`, or a function and a column, such as `("sum", "amount")`."""
+Output: TypeAlias = (
+    str
+    | tuple[str, str]
+    | tuple[str, str, float]
+    | tuple[str, str, str]
+    | tuple[ColumnarAggregate, str]
+    | tuple[ColumnarAggregate, str, str]
+    | tuple[ColumnarAggregate, str, str, str]
+)
+"""An aggregate: `"count"`, or a function and a column, such as `("sum", "amount")`. Some functions take more:
+`("quantile", "ms", 0.99)`, `("arg_max", "seller", "price")`, and a `ColumnarAggregate` with its columns."""
 Row: TypeAlias = dict[str, Any]
 UserFunction: TypeAlias = Callable[..., object]
 """A function of records, in the format that its user chose."""
@@ -137,7 +147,7 @@ def aggregates_of(key: tuple[str, ...], outputs: Mapping[str, Output]) -> list[A
     return [_aggregate(output, what) for output, what in outputs.items()]
 
 
-def windows_of(size: Duration, every: Duration | None, offset: Duration) -> FixedWindows:
+def windows_of(size: Duration, every: Duration | None, offset: Duration, lateness: Duration) -> FixedWindows:
     size_ms = duration_ms("window: size", size, at_least_ms=1, exactly=True)
     every_ms = size_ms if every is None else duration_ms("window: every", every, at_least_ms=1, exactly=True)
     offset_ms = duration_ms("window: offset", offset, exactly=True)
@@ -146,18 +156,78 @@ def windows_of(size: Duration, every: Duration | None, offset: Duration) -> Fixe
             f"window: size is {size_ms} ms, every {every_ms} ms and offset {offset_ms} ms: every may not be more than "
             f"the size, or records between the windows would be lost, and offset must be less than every"
         )
-    return FixedWindows(size_ms, every_ms, offset_ms)
+    lateness_ms = duration_ms("window: allowed_lateness", lateness, exactly=True)
+    return FixedWindows(size_ms, every_ms, offset_ms, lateness_ms)
+
+
+def emission_of(emit: Literal["on_close", "on_update"] | Duration) -> Emission:
+    """When results are emitted: `"on_close"`, `"on_update"`, or early ones as often as a duration says."""
+    if emit == "on_close":
+        return ON_CLOSE
+    if emit == "on_update":
+        return Emission(is_early=True)
+    try:
+        return Emission(is_early=True, every_ms=duration_ms("window: emit", emit, at_least_ms=1))
+    except PipelineError as error:
+        raise PipelineError(
+            f"window: emit is {emit!r}: it must be 'on_close', 'on_update', or a duration such as '5 s'"
+        ) from error
+
+
+def sessions_of(gap: Duration) -> SessionWindows:
+    return SessionWindows(duration_ms("session: gap", gap, at_least_ms=1, exactly=True))
 
 
 def _aggregate(output: str, what: object) -> Aggregate:
-    named, column = what if isinstance(what, tuple) and len(what) == 2 else (what, None)
+    named, *arguments = what if isinstance(what, tuple) and what else (what,)
+    if isinstance(named, ColumnarAggregate):
+        return _own_aggregate(output, named, arguments)
     function: Function | None = FUNCTIONS.get(ALIASES.get(named, named)) if isinstance(named, str) else None
-    if function is None:
+    if function is None or len(arguments) > 2:
         known = ", ".join([*FUNCTIONS, *ALIASES])
         raise PipelineError(
             f"aggregate: {output} is {what!r}: it must be a function and a column, such as "
-            f'{output}=("sum", "amount"); functions are {known}'
+            f'{output}=("sum", "amount"), or a ColumnarAggregate and its columns; functions are {known}'
         )
-    if column is None and function != "count":
+    column, more = [*arguments, None, None][:2]
+    if not isinstance(column, str) and not (column is None and function == "count"):
         raise PipelineError(f'aggregate: {named} needs a column: {output}=("{named}", "…")')
+    if function == "quantile":
+        return Aggregate(function, column, output, fraction=_fraction(output, more))
+    if function in ("arg_min", "arg_max"):
+        if not isinstance(more, str):
+            raise PipelineError(
+                f"aggregate: {named} needs the column of its result and the one that is compared: "
+                f'{output}=("{named}", "{column}", "…")'
+            )
+        return Aggregate(function, column, output, by=more)
+    if more is not None:
+        raise PipelineError(f"aggregate: {output} is {what!r}: {named} takes one column")
     return Aggregate(function, column, output)
+
+
+def _fraction(output: str, fraction: object) -> float:
+    digest_library()
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+        raise PipelineError(
+            f"aggregate: quantile needs a column and a part from 0 to 1, not {fraction!r}: "
+            f'{output}=("quantile", "…", 0.99)'
+        )
+    return float(fraction)
+
+
+def _own_aggregate(output: str, own: ColumnarAggregate, columns: list[object]) -> Aggregate:
+    names = [column for column in columns if isinstance(column, str) and column]
+    if not names or len(names) < len(columns) or len(set(names)) < len(names):
+        raise PipelineError(
+            f"aggregate: {output} is a {own.name}: it takes the names of its columns, at least one and each once, not "
+            f"{columns!r}"
+        )
+    kinds = {"int64", "float64", "bool"}
+    state: object = getattr(own, "state", None)
+    if not isinstance(state, Mapping) or not state or not set(state.values()) <= kinds:
+        raise PipelineError(
+            f"aggregate: {own.name}.state is {state!r}: it must name the numbers that it keeps, with their types, such "
+            f'as {{"total": "float64"}}; types are {", ".join(sorted(kinds))}'
+        )
+    return Aggregate("own", names[0], output, own=own, more=tuple(names[1:]))

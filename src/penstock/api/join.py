@@ -52,6 +52,7 @@ def joined_streams(
     if not isinstance(right, KeyedStream):
         raise PipelineError(f'join takes a keyed stream: call key_by("…") on the right side too, which is {right!r}')
     for side in (left, right):
+        side._require_columns("join")
         side._require_appends("join", "a pair of a record that is taken back would stay; join the records themselves")
     require_choice("join: how", how, "inner", "left", "right", "full")
     require_choice("join: late", late, "drop", "error")

@@ -1,4 +1,4 @@
-"""Streams by key: state, aggregates, windows."""
+"""Streams by key: functions with state, aggregates, joins. Windows are in `grouped_stream`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from penstock.api.arguments import (
     require_columns,
     require_count,
     require_sequence,
-    windows_of,
 )
+from penstock.api.grouped_stream import GroupedStream
 from penstock.api.join import JoinLate, joined_streams
 from penstock.api.lookups import as_of_join
 from penstock.api.over_stream import OverStream
 from penstock.api.process_call import ProcessCall, time_mode_of
 from penstock.api.stream import Stream
-from penstock.api.windowed_stream import WindowedStream
 from penstock.columnar.schema_guard import SchemaLike
 from penstock.errors import PipelineError
 from penstock.graph.logical import Keeps, OperatorFactory
@@ -45,7 +44,7 @@ from penstock.operators.keyed.top import TopOperator
 from penstock.protocol.manifest.compatibility import AGGREGATES
 
 
-class KeyedStream(Stream):
+class KeyedStream(GroupedStream):
     """A stream that is partitioned by key: what follows has the state of its keys at hand.
 
     Example:
@@ -53,11 +52,6 @@ class KeyedStream(Stream):
         by_customer = orders.key_by("customer")
         assert by_customer.key == ("customer",)
     """
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The columns of the key."""
-        return self._ports[0].key
 
     def process(
         self,
@@ -106,6 +100,11 @@ class KeyedStream(Stream):
             >>> collect(orders.key_by("user").process(Count()), by="user")
             [{'user': 'ada', 'n': 2}, {'user': 'ben', 'n': 1}]
         """
+        if self._is_one_group:
+            raise PipelineError(
+                "process needs the columns of a key: key_by() without columns is for aggregates and windows. Key by a "
+                "column that is the same in all records"
+            )
         mode = time_mode_of(time_mode, self._event_time is not None)
         call = ProcessCall(function, self.key, format, schema, at_end, mode, initial_state, on_error, side_outputs)
         label = label_of(call.instance)
@@ -171,8 +170,10 @@ class KeyedStream(Stream):
     ) -> Stream:
         """Running aggregates by key, columnar: `aggregate(total=("sum", "amount"), orders="count")`.
 
-        Functions are sum, count, min, max, mean (also called avg), first and last. The current values of each key are
-        emitted for every batch that had records of it: a stream of updates, of which the last one for a key counts.
+        Functions are sum, count, min, max, mean (also called avg), first, last, std, var, count_distinct,
+        approx_count_distinct, collect_list, `("quantile", "ms", 0.99)`, `("arg_max", "seller", "price")`, arg_min, and
+        your own, by a `ColumnarAggregate`. The current values of each key are emitted for every batch that had records
+        of it: a stream of updates, of which the last one for a key counts.
         Nulls are left out, as in SQL; a sum of integers that overflows is a `DataError`.
 
         `sequence="version"` adds an int64 column that says which update of a key is newer, also in files: the number of
@@ -340,39 +341,6 @@ class KeyedStream(Stream):
             )
         frame = RangeFrame(duration_ms("over: range", range, exactly=True))
         return OverStream(self, None, frame, column, late)
-
-    def window(
-        self,
-        size: Duration,
-        *,
-        every: Duration | None = None,
-        offset: Duration = 0,
-        on: str | None = None,
-        late: Late = "drop",
-    ) -> WindowedStream:
-        """Windows of event time: `window("1 min")`, or overlapping ones: `window("1 hour", every="1 min")`.
-
-        They are aligned to 1970 in UTC, shifted by `offset`. `on` is the column of the event time, if it is not that of
-        `with_watermark`. A record all of whose windows have been emitted is late: with `late="drop"` it is left out
-        and counted, in `Status.rows_late`; with `late="error"` it is a `DataError`; with `late="stream"` it goes to the
-        stream `late()` of the result, with all its columns.
-
-        Example:
-
-            >>> keyed = orders.with_watermark("at", "10 s").key_by("user")
-            >>> collect(keyed.window("1 min").sum("amount"), by="window_start")[-1]
-            {'user': 'ada', 'window_start': 60000, 'window_end': 120000, 'amount': 5}
-        """
-        self._require_appends("window", "use aggregate with sum, count or mean, or put the window in front")
-        windows = windows_of(size, every, offset)
-        require_choice("window: late", late, "drop", "error", "stream")
-        column = on or self._event_time
-        if column is None:
-            raise PipelineError(
-                'window needs event time: call with_watermark("…", "10 s") behind the source, or name its '
-                'column with on="…" if the source makes its own watermarks'
-            )
-        return WindowedStream(self, windows, column, late)
 
     def join_as_of(
         self,

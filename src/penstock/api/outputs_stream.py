@@ -66,7 +66,8 @@ class OutputsStream(ColumnStream):
             <Stream of pipeline 'orders' behind 'counts'>
         """
         cure = 'say late="stream" in the call of window'
-        return self._stream(side_ports(self.pipeline._nodes, self._ports, LATE, cure))
+        late = self._stream(side_ports(self.pipeline._nodes, self._ports, LATE, cure))
+        return late._without_group() if any(port.beside for port in self._ports) else late
 
     def to_upsert(self, *key: str, name: str | None = None, parallelism: int | None = None) -> Stream:
         """One change for each key instead of deletes and inserts: what a table by `key` needs.

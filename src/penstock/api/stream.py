@@ -48,6 +48,7 @@ from penstock.model.event_time import Unit
 from penstock.model.units import Duration, duration_ms
 from penstock.operators import stateless as operators
 from penstock.operators.async_map.operator import MapAsyncOperator, Where
+from penstock.operators.columns import ONE_GROUP, OneGroupOperator
 from penstock.operators.event_time import EventTimeOperator
 from penstock.operators.failures import OnError
 from penstock.operators.formats import As
@@ -299,13 +300,23 @@ class Stream(OutputsStream):
 
         `nulls="group"`: null is a key like any other. `nulls="error"`: a null in a key is a `DataError`.
 
+        Without columns, all records are one group, for aggregates and windows of everything; one subtask works on it.
+
         Example:
 
             >>> collect(orders.key_by("user").sum("amount", emit="final"), by="user")
             [{'user': 'ada', 'amount': 8}, {'user': 'ben', 'amount': -1}]
+            >>> collect(orders.key_by().sum("amount", emit="final"))
+            [{'amount': 7}]
         """
         from penstock.api.keyed_stream import KeyedStream
 
+        if not columns:
+            grouped = self._node("key_by", OneGroupOperator, None, None)
+            return KeyedStream(
+                self.pipeline,
+                tuple(replace(port, partitioning=Partitioning.HASH, key=(ONE_GROUP,)) for port in grouped._ports),
+            )
         require_columns("key_by", columns)
         require_choice("key_by: nulls", nulls, "group", "error")
         stream = self
@@ -335,6 +346,7 @@ class Stream(OutputsStream):
         key is remembered. Records are partitioned by `columns`; null is a value like any other.
         """
         require_columns("drop_duplicates", columns)
+        self._require_appends("drop_duplicates", "put it in front of the operator that makes the changelog")
         within_ms = None if within is None else duration_ms("drop_duplicates: within", within, at_least_ms=1)
         on = self._event_time
         made = functools.partial(DropDuplicatesOperator, within_ms, on)

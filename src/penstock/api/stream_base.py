@@ -10,6 +10,7 @@ from penstock.errors import PipelineError
 from penstock.graph.edges import OutputPort
 from penstock.graph.logical import OperatorFactory
 from penstock.model.changelog import OP, Changelog
+from penstock.operators.columns import WithoutGroupOperator
 from penstock.operators.formats import check_format
 from penstock.protocol.manifest import Partitioning
 
@@ -96,6 +97,10 @@ class StreamBase:
         )
         self.pipeline._connect(self._ports, chosen)
         return self._stream((OutputPort(chosen, event_time=self._event_time, changelog=self._changelog),))
+
+    def _without_group(self) -> Stream:
+        """The records without the key of `key_by()`."""
+        return self._node("key_by", WithoutGroupOperator, None, 1)
 
     def _stream(self, ports: tuple[OutputPort, ...]) -> Stream:
         from penstock.api.stream import Stream

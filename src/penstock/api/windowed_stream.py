@@ -5,38 +5,64 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from penstock.api.arguments import Output, aggregates_of, require_columns, require_count
+from penstock.api.arguments import (
+    Output,
+    aggregates_of,
+    outputs_besides,
+    require_columns,
+    require_count,
+    require_sequence,
+)
 from penstock.errors import PipelineError
 from penstock.graph.logical import Keeps
 from penstock.ids import LATE
 from penstock.model.aggregates import columns_of, kept_for, outputs_of
-from penstock.model.windows import WINDOW_END, WINDOW_START, FixedWindows, Late, WindowKind
+from penstock.model.windows import (
+    ON_CLOSE,
+    WINDOW_END,
+    WINDOW_START,
+    CountWindows,
+    Emission,
+    FixedWindows,
+    Late,
+    WindowKind,
+)
+from penstock.operators.keyed.count_window import CountWindowOperator
 from penstock.operators.keyed.window import WindowOperator
 from penstock.operators.keyed.window_top import WindowTopOperator
 
 if TYPE_CHECKING:
-    from penstock.api.keyed_stream import KeyedStream
+    from penstock.api.grouped_stream import GroupedStream
     from penstock.api.stream import Stream
 
 
 class WindowedStream:
     """A keyed stream cut into windows of event time: say what is to be known of each."""
 
-    def __init__(self, stream: KeyedStream, windows: WindowKind, on: str, late: Late) -> None:
+    def __init__(
+        self, stream: GroupedStream, windows: WindowKind, on: str, late: Late, emission: Emission = ON_CLOSE
+    ) -> None:
         self.stream = stream
         self.windows = windows
         self._on = on
         self._late: Late = late
+        self._emission = emission
 
     def __repr__(self) -> str:
         return f"<WindowedStream of {self.windows} over {self.stream!r}>"
 
-    def aggregate(self, *, name: str | None = None, parallelism: int | None = None, **outputs: Output) -> Stream:
+    def aggregate(
+        self, *, sequence: str | None = None, name: str | None = None, parallelism: int | None = None, **outputs: Output
+    ) -> Stream:
         """Aggregates by key and window, columnar: `aggregate(total=("sum", "amount"), orders="count")`.
 
         Functions are those of `KeyedStream.aggregate`. There is one row for each key that had records in a window:
         the key, `window_start` and `window_end` (which is not part of the window) in the type of the event time, and
         the outputs. It is emitted once, when the watermark reaches the end of the window, or the input ends.
+
+        Early results, and late records that `allowed_lateness` admits, make a stream of updates, of which the last one
+        for a key and window counts. `sequence="version"` adds an int64 column that says which one is newer: the number
+        of records that the row is made of.
 
         `first` and `last` go by the order of arrival, in windows that overlap only within a pane: a stretch of the
         greatest length of which both `size` and `every` are multiples.
@@ -48,8 +74,11 @@ class WindowedStream:
             {'user': 'ada', 'window_start': 60000, 'window_end': 120000, 'total': 5, 'orders': 1}
         """
         key = self.stream.key
+        require_sequence("aggregate", sequence)
+        if sequence is not None:
+            outputs = {**outputs_besides(sequence, outputs), sequence: "count"}
         aggregates = aggregates_of((*key, WINDOW_START, WINDOW_END), outputs)
-        made = functools.partial(WindowOperator, self.windows, self._on, aggregates, self._late)
+        made = functools.partial(WindowOperator, self.windows, self._on, aggregates, self._late, self._emission)
         # What has the event time of a result is for its reader to say: see docs/internals/decisions/0020.
         has_late = self._late == "stream"
         settings = {
@@ -71,7 +100,14 @@ class WindowedStream:
         )
         return stream._timed(None)
 
-    def count(self, output: str = "count", *, name: str | None = None, parallelism: int | None = None) -> Stream:
+    def count(
+        self,
+        output: str = "count",
+        *,
+        sequence: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
         """The number of records of each key in each window: see `aggregate`.
 
         Example:
@@ -79,10 +115,17 @@ class WindowedStream:
             >>> len(collect(orders.with_watermark("at", "10 s").key_by("user").window("1 min").count()))
             3
         """
-        return self.aggregate(name=name, parallelism=parallelism, **{output: "count"})
+        outputs: dict[str, Output] = {output: "count"}
+        return self.aggregate(sequence=sequence, name=name, parallelism=parallelism, **outputs)
 
     def sum(
-        self, column: str, output: str | None = None, *, name: str | None = None, parallelism: int | None = None
+        self,
+        column: str,
+        output: str | None = None,
+        *,
+        sequence: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
     ) -> Stream:
         """The sum of a column for each key and window: see `aggregate`.
 
@@ -92,7 +135,8 @@ class WindowedStream:
             >>> collect(windows.sum("amount", "total"), by="user")[0]
             {'user': 'ada', 'window_start': 0, 'window_end': 120000, 'total': 8}
         """
-        return self.aggregate(name=name, parallelism=parallelism, **{output or column: ("sum", column)})
+        outputs: dict[str, Output] = {output or column: ("sum", column)}
+        return self.aggregate(sequence=sequence, name=name, parallelism=parallelism, **outputs)
 
     def top(
         self,
@@ -119,7 +163,10 @@ class WindowedStream:
         require_columns("top: by", (by,) if rank is None else (by, rank))
         if not isinstance(self.windows, FixedWindows):
             raise PipelineError(f"top takes windows of a fixed size, and these are {self.windows}")
-        self.stream._require_appends("top", "it does not keep the records below the first ones")
+        if self._emission != ON_CLOSE or self.windows.lateness_ticks:
+            raise PipelineError(
+                "window(…).top emits a window once, when it is complete: leave out emit= and allowed_lateness= in window"
+            )
         made = functools.partial(
             WindowTopOperator,
             self.windows,
@@ -146,3 +193,50 @@ class WindowedStream:
             side_outputs=(LATE,) if self._late == "stream" else (),
         )
         return stream._timed(None)
+
+
+class CountWindowedStream:
+    """A keyed stream cut into windows of a fixed number of records: say what is to be known of each."""
+
+    def __init__(self, stream: GroupedStream, windows: CountWindows) -> None:
+        self.stream = stream
+        self.windows = windows
+
+    def __repr__(self) -> str:
+        return f"<CountWindowedStream of {self.windows} over {self.stream!r}>"
+
+    def aggregate(self, *, name: str | None = None, parallelism: int | None = None, **outputs: Output) -> Stream:
+        """Aggregates by key and window, with the functions of `KeyedStream.aggregate`: the key, and the outputs.
+
+        Example:
+
+            >>> windows = orders.key_by("user").count_window(1)
+            >>> collect(windows.aggregate(largest=("max", "amount")), by="largest")[0]
+            {'user': 'ben', 'largest': -1}
+        """
+        aggregates = aggregates_of(self.stream.key, outputs)
+        made = functools.partial(CountWindowOperator, self.windows, aggregates)
+        settings = {"windows": str(self.windows).removeprefix("windows of "), "aggregates": kept_for(aggregates)}
+        return self.stream._node(
+            "count_window",
+            made,
+            name,
+            parallelism,
+            outputs_of(aggregates),
+            keeps=Keeps.KEYS,
+            definition=tuple(settings.items()),
+            reads=columns_of(aggregates),
+        )
+
+    def sum(
+        self, column: str, output: str | None = None, *, name: str | None = None, parallelism: int | None = None
+    ) -> Stream:
+        """The sum of a column for each key and window: see `aggregate`.
+
+        Example:
+
+            >>> collect(orders.key_by("user").count_window(2).sum("amount", "total"))
+            [{'user': 'ada', 'total': 8}]
+        """
+        outputs: dict[str, Output] = {output or column: ("sum", column)}
+        return self.aggregate(name=name, parallelism=parallelism, **outputs)

@@ -25,6 +25,8 @@ class OutputPort:
     output: str = MAIN_OUTPUT
     changelog: Changelog | None = None
     """Set if records change a result, as their column `op` says."""
+    beside: OperatorName | None = None
+    """The operator whose side outputs belong to this output; None: that of the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,12 @@ def side_ports(nodes: Sequence[Node], ports: Sequence[OutputPort], output: str, 
     """A side output of the operators whose main outputs the `ports` are."""
     by_name = {node.name: node for node in nodes}
     for port in ports:
-        if port.output != MAIN_OUTPUT or output not in by_name[port.operator].side_outputs:
+        if port.output != MAIN_OUTPUT or output not in by_name[port.beside or port.operator].side_outputs:
             raise PipelineError(
                 f"{reading(output)}: '{port.operator}' has no such output. Call it on the stream of the source or "
                 f"operator that has one, and {cure}"
             )
-    return tuple(OutputPort(port.operator, output=output) for port in ports)
+    return tuple(OutputPort(port.beside or port.operator, output=output) for port in ports)
 
 
 def resolved(nodes: Sequence[Node], pending_edges: Sequence[PendingEdge]) -> Iterator[LogicalEdge]:

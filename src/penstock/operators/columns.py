@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,6 +18,9 @@ from penstock.columnar.schema_guard import column_of
 from penstock.errors import DataError
 from penstock.operators.contract import Emit
 from penstock.operators.named import NamedOperator
+
+ONE_GROUP = "penstock.group"
+"""The key of `key_by()` without columns: it is 0 in every record, and no result has it."""
 
 
 class ColumnOperator(NamedOperator):
@@ -133,3 +137,18 @@ class CastOperator(ColumnOperator):
                     f"front, or convert them with with_column"
                 ) from error
         emit(batch)
+
+
+class OneGroupOperator(NamedOperator):
+    """Adds the key that all records have."""
+
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
+        emit(batch.append_column(ONE_GROUP, pa.array(np.zeros(batch.num_rows, dtype=np.int8))))
+
+
+class WithoutGroupOperator(NamedOperator):
+    """Removes the key that all records have."""
+
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
+        kept = [name for name in batch.schema.names if name != ONE_GROUP]
+        emit(batch.select(kept))

@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.columnar.hashing import key_groups
 from penstock.errors import IncompatibleCheckpoint, PipelineError
 from penstock.model.aggregates import Aggregate
-from penstock.model.windows import WindowKind
+from penstock.model.windows import ON_CLOSE, Emission, SessionWindows, WindowKind
 from penstock.state.aggregates.state import AggregateDescriptor, AggregateState
 from penstock.state.backends.memory import MemoryBackend
 from penstock.state.backends.port import StateBackend
@@ -26,6 +26,7 @@ from penstock.state.rows.cursor import KeyCursor
 from penstock.state.rows.descriptors import ListDescriptor, MapDescriptor, RowsDescriptor, ValueDescriptor
 from penstock.state.rows.rows import RowsState
 from penstock.state.rows.states import ListState, MapState, ValueState
+from penstock.state.windows.sessions import SessionDescriptor, SessionState
 from penstock.state.windows.state import WindowDescriptor, WindowState
 
 
@@ -123,10 +124,22 @@ class KeyedState:
         return self.register(AggregateDescriptor(name, tuple(key), tuple(aggregates), by))
 
     def windows(
-        self, name: str, key: Sequence[str], aggregates: Sequence[Aggregate], kind: WindowKind, on: str
+        self,
+        name: str,
+        key: Sequence[str],
+        aggregates: Sequence[Aggregate],
+        kind: WindowKind,
+        on: str,
+        emission: Emission = ON_CLOSE,
     ) -> WindowState:
         """Columnar aggregates by key and window, and their clock. The input is partitioned by `key`."""
-        return self.register(WindowDescriptor(name, tuple(key), tuple(aggregates), kind, on))
+        return self.register(WindowDescriptor(name, tuple(key), tuple(aggregates), kind, on, emission))
+
+    def sessions(
+        self, name: str, key: Sequence[str], aggregates: Sequence[Aggregate], kind: SessionWindows, on: str
+    ) -> SessionState:
+        """Columnar aggregates by key and session, and their clock. The input is partitioned by `key`."""
+        return self.register(SessionDescriptor(name, tuple(key), tuple(aggregates), kind, on))
 
     def rows(self, name: str, key: Sequence[str]) -> RowsState:
         """Whole rows, as batches, by the columns `key` that the input is partitioned by."""

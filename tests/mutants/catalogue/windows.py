@@ -8,10 +8,20 @@ _EVENT_TIME = "operators/event_time.py"
 _CLOCK = "state/windows/clock.py"
 _GRID = "model/windows/fixed.py"
 _STATE = "state/windows/state.py"
+_PANES = "state/windows/panes.py"
+_SESSIONS = "state/windows/sessions.py"
 _TESTS = (
     "tests/unit/state/test_windows.py",
     "tests/unit/operators/test_event_time.py",
     "tests/unit/operators/keyed/test_windows.py",
+)
+
+_KIND_TESTS = (
+    "tests/unit/state/test_sessions.py",
+    "tests/unit/state/test_functions.py",
+    "tests/unit/state/test_lateness.py",
+    "tests/unit/state/test_count_windows.py",
+    "tests/unit/state/test_windows.py",
 )
 
 _SPLIT_TESTS = (
@@ -24,6 +34,10 @@ _SPLIT_TESTS = (
 
 def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=_TESTS)
+
+
+def _kind(name: str, file: str, old: str, new: str, why: str) -> Mutant:
+    return Mutant(name, OWN, file, old, new, why, seeds=0, tests=_KIND_TESTS)
 
 
 def _split(name: str, file: str, old: str, new: str, why: str) -> Mutant:
@@ -62,7 +76,7 @@ MUTANTS = (
     ),
     _mutant(
         "A batch of several windows is put in order without its keys",
-        _STATE,
+        _PANES,
         "take_rows(values, order), slots.take(order), numbers.take(order)",
         "take_rows(values, order), slots, numbers.take(order)",
         "Records go to the keys of others.",
@@ -77,28 +91,28 @@ MUTANTS = (
     # --- what stays ---
     _mutant(
         "An emitted window stays in the state",
-        _STATE,
-        "for number, pane in self._panes.items() if number >= open_from}",
+        _PANES,
+        "for number, pane in self._panes.items() if number >= before}",
         "for number, pane in self._panes.items()}",
         "State grows for ever, and is in every checkpoint.",
     ),
     _mutant(
         "A record at the very beginning of a window is late",
-        _STATE,
+        _PANES,
         "return np.flatnonzero(times < limits)",
         "return np.flatnonzero(times <= limits)",
         "It is left out although its window is open.",
     ),
     _mutant(
         "A late record opens its window again",
-        _STATE,
+        _PANES,
         "return np.flatnonzero(times < limits)",
         "return _NO_ROWS",
         "The window is emitted twice, and nothing is counted.",
     ),
     _mutant(
         "Keys that do not come any more stay in the index of the windows",
-        _STATE,
+        _PANES,
         "if self._index.size > _SPARE_KEYS + 4 * used:",
         "if self._index.size < 0:",
         "Memory grows with all keys that there have ever been.",
@@ -121,8 +135,8 @@ MUTANTS = (
     _mutant(
         "A snapshot of windows changes with them",
         "state/aggregates/columns.py",
-        "        self._log(touched)\n        for column, accumulators in",
-        "        for column, accumulators in",
+        "        self._log(touched)\n        for input, accumulators in",
+        "        for input, accumulators in",
         "I1: records behind the cut are in the state.",
     ),
     _mutant(
@@ -131,6 +145,86 @@ MUTANTS = (
         "            if stored != self.kind.parameters:\n",
         "            if stored is None:\n",
         "I8: what was gathered for other windows is taken for that of these.",
+    ),
+    # --- sessions, updates, counts ---
+    _kind(
+        "Records exactly the gap apart are in two sessions",
+        _SESSIONS,
+        "(pause <= np.uint64(layout.grid.reach_ticks))",
+        "(pause < np.uint64(layout.grid.reach_ticks))",
+        "A session is cut in two.",
+    ),
+    _kind(
+        "A session is emitted when the watermark reaches its end",
+        _SESSIONS,
+        "pane.numbers[self._last].take(slots) < clipped(limit)",
+        "pane.numbers[self._last].take(slots) <= clipped(limit)",
+        "A record at the very end, which is not late, makes a session of its own.",
+    ),
+    _kind(
+        "A session that was emitted stays",
+        _SESSIONS,
+        "            pane.clear(done)\n",
+        "            pass\n",
+        "It is emitted again with every watermark.",
+    ),
+    _kind(
+        "A snapshot sees that a session was cleared",
+        "state/aggregates/columns.py",
+        "        self._log(slots)\n        for accumulator in self.accumulators:\n            accumulator.clear",
+        "        for accumulator in self.accumulators:\n            accumulator.clear",
+        "I1: a session that was emitted after the cut is not in the state.",
+    ),
+    _kind(
+        "A session is carried into the next pane behind what is there",
+        _SESSIONS,
+        "        merged.merge(pane, slots, into, self.name)\n        theirs = after.slots_with_rows()\n"
+        "        merged.merge(after, theirs, theirs, self.name)\n",
+        "        theirs = after.slots_with_rows()\n        merged.merge(after, theirs, theirs, self.name)\n"
+        "        merged.merge(pane, slots, into, self.name)\n",
+        "The first value is that of the newest part.",
+    ),
+    _kind(
+        "After a rescale a late record updates a window whose first records are gone",
+        _STATE,
+        "return is_kept and (",
+        "return (",
+        "A result is replaced by one of the late record alone.",
+    ),
+    _kind(
+        "Early results are not emitted after a restore",
+        _STATE,
+        "        if self._emission.every_ms is not None:\n",
+        "        if self._emission.every_ms is None:\n",
+        "A change that waited for the clock at the checkpoint is never emitted.",
+    ),
+    _kind(
+        "The values of distinct owners are mixed",
+        "state/aggregates/collections.py",
+        "self._index.slots_of([pa.array(owners), values])",
+        "self._index.slots_of([pa.array(np.zeros_like(owners)), values])",
+        "A value counts for the key alone that had it first.",
+    ),
+    _kind(
+        "A snapshot of distinct values grows with them",
+        "state/aggregates/collections.py",
+        "        taken._taken = self._index.snapshot()\n",
+        "",
+        "I1: values behind the cut are in the checkpoint.",
+    ),
+    _kind(
+        "A sketch is changed in its place",
+        "state/aggregates/sketches.py",
+        "return self._kind(_DIGEST_SIZE) if sketch is None else self._kind.deserialize(sketch.serialize())",
+        "return self._kind(_DIGEST_SIZE) if sketch is None else sketch",
+        "I1: a snapshot that refers to it has values behind the cut.",
+    ),
+    _kind(
+        "The rows behind the last whole window of a batch are lost",
+        "state/windows/counts.py",
+        "        self._fold_rows(columns, batch, order[is_rest], slots[is_rest])\n",
+        "",
+        "Count windows are complete too late.",
     ),
     # --- watermarks ---
     _mutant(

@@ -9,10 +9,18 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import ConnectedStreams, KeyedStream, OverStream, Pipeline, Stream, WindowedStream
+from penstock import (
+    ConnectedStreams,
+    CountWindowedStream,
+    KeyedStream,
+    OverStream,
+    Pipeline,
+    Stream,
+    WindowedStream,
+)
 from penstock import testing as penstock_testing
 
-CLASSES = (Pipeline, Stream, KeyedStream, WindowedStream, OverStream, ConnectedStreams)
+CLASSES = (Pipeline, Stream, KeyedStream, WindowedStream, CountWindowedStream, OverStream, ConnectedStreams)
 WITHOUT = {"start"}
 """It needs Spark: its example is run by those of the documents."""
 

@@ -181,7 +181,7 @@ def test_connect_has_two_inputs() -> None:
         (lambda s: s.map(same, parallelism=True), "the parallelism of 'map #1' is True"),
         (lambda s: s.map(same, parallelism=1000), "it must be from 1 to max_parallelism, which is 128"),
         (lambda s: s.select(), "select takes the names of columns"),
-        (lambda s: s.key_by().count(), "key_by takes the names of columns"),
+        (lambda s: s.key_by().count(parallelism=2), "makes one group, which one subtask works on"),
         (lambda s: s.key_by(lambda r: r).count(), "key_by takes the names of columns"),
         (lambda s: s.key_by("k", "k").count(), "key_by names a column twice: k, k"),
         (lambda s: s.key_by("k", nulls="maybe").count(), "nulls is 'maybe': it must be 'group' or 'error'"),

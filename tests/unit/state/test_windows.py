@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from penstock.columnar.hashing import key_groups
 from penstock.errors import DataError, PipelineError, RestoreError
 from penstock.model.event_time import MAX_WATERMARK, Ticks
-from penstock.model.windows import FixedWindows
+from penstock.model.windows import FixedWindows, SessionWindows, WindowKind
 from penstock.model.windows.fixed import Grid
 from penstock.protocol.key_groups import key_groups_of
 from penstock.state import Aggregate, KeyedPiece, KeyedState
 from penstock.state.index.key_index import KeyIndex
+from penstock.state.windows.sessions import SessionState
 from penstock.state.windows.state import WindowState
-from tests.unit.window_model import FUNCTIONS, Model, Row
+from tests.unit.window_model import FUNCTIONS, Model, Row, SessionModel, model_of
 
 GROUPS = 16
 ALL = [Aggregate(function, "v", function) for function in FUNCTIONS] + [Aggregate("count", None, "rows")]  # type: ignore[arg-type]
@@ -35,6 +36,7 @@ SHAPES = [
     FixedWindows(7, 1),
     FixedWindows(20, 2),
 ]
+KINDS: list[WindowKind] = [*SHAPES, SessionWindows(1), SessionWindows(5), SessionWindows(13)]
 
 Emitted = dict[tuple[Any, int, int], tuple[Any, ...]]
 
@@ -43,10 +45,14 @@ class Subtask:
     """The state of one subtask, with what it has emitted."""
 
     def __init__(
-        self, windows: FixedWindows = TUMBLING, owned: range = range(GROUPS), key: tuple[str, ...] = ("k",)
+        self, windows: WindowKind = TUMBLING, owned: range = range(GROUPS), key: tuple[str, ...] = ("k",)
     ) -> None:
         self.keyed = KeyedState(owned, GROUPS)
-        self.state: WindowState = self.keyed.windows("w", key, ALL, windows, "ts")
+        self.state: WindowState | SessionState
+        if isinstance(windows, SessionWindows):
+            self.state = self.keyed.sessions("w", key, ALL, windows, "ts")
+        else:
+            self.state = self.keyed.windows("w", key, ALL, windows, "ts")
         self.late = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -134,9 +140,9 @@ def test_a_window_is_complete_when_the_watermark_reaches_its_end_and_not_before(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.sampled_from(SHAPES), steps)
-def test_windows_are_those_of_the_model(windows: FixedWindows, steps: list[list[Row] | int]) -> None:
-    subtask, model = Subtask(windows), Model(windows)
+@given(st.sampled_from(KINDS), steps)
+def test_windows_are_those_of_the_model(windows: WindowKind, steps: list[list[Row] | int]) -> None:
+    subtask, model = Subtask(windows), model_of(windows)
     for step in [*steps, MAX_WATERMARK]:
         _step(subtask, model, step)
         assert subtask.late == model.late
@@ -144,14 +150,14 @@ def test_windows_are_those_of_the_model(windows: FixedWindows, steps: list[list[
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from(SHAPES), steps, st.data())
+@given(st.sampled_from(KINDS), steps, st.data())
 def test_a_restored_state_goes_on_as_if_nothing_had_happened(
-    windows: FixedWindows, steps: list[list[Row] | int], data: st.DataObject
+    windows: WindowKind, steps: list[list[Row] | int], data: st.DataObject
 ) -> None:
     """The snapshot is encoded when more has happened; it must hold what there was at its moment."""
     moment = data.draw(st.integers(0, len(steps)))
     later = data.draw(st.integers(moment, len(steps)))
-    subtask, model = Subtask(windows), Model(windows)
+    subtask, model = Subtask(windows), model_of(windows)
     for step in steps[:moment]:
         _step(subtask, model, step)
     taken, again = subtask.keyed.snapshot(), Subtask(windows)
@@ -165,7 +171,7 @@ def test_a_restored_state_goes_on_as_if_nothing_had_happened(
     assert again.late == model.late - late
 
 
-def _step(subtask: Subtask, model: Model, step: list[Row] | int) -> None:
+def _step(subtask: Subtask, model: Model | SessionModel, step: list[Row] | int) -> None:
     """One step of both; what they emit must be the same."""
     if isinstance(step, list):
         model.add(step)
@@ -175,12 +181,12 @@ def _step(subtask: Subtask, model: Model, step: list[Row] | int) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.sampled_from(SHAPES), steps, st.lists(rows, max_size=3), st.integers(-70, 70), st.integers(-70, 70))
+@given(st.sampled_from(KINDS), steps, st.lists(rows, max_size=3), st.integers(-70, 70), st.integers(-70, 70))
 def test_after_a_rescale_every_key_goes_on_from_its_own_clock(
-    windows: FixedWindows, steps: list[list[Row] | int], after: list[list[Row]], first: int, second: int
+    windows: WindowKind, steps: list[list[Row] | int], after: list[list[Row]], first: int, second: int
 ) -> None:
     """Two subtasks that have come to different times become three; each key has a model of its own."""
-    models = {key: Model(windows) for key in range(7)}
+    models: dict[int, Model | SessionModel] = {key: model_of(windows) for key in range(7)}
     old = [Subtask(windows, key_groups_of(index, 2, GROUPS)) for index in range(2)]
     for step in [*steps, (first, second)]:
         _at_all(old, models, step)
@@ -196,7 +202,7 @@ def test_after_a_rescale_every_key_goes_on_from_its_own_clock(
     assert sum(subtask.late for subtask in [*old, *new]) == sum(model.late for model in models.values())
 
 
-def _at_all(subtasks: list[Subtask], models: dict[int, Model], step: Any) -> None:
+def _at_all(subtasks: list[Subtask], models: dict[int, Model | SessionModel], step: Any) -> None:
     """Rows go to the owners of their keys; a watermark goes to all, one of two to each of two subtasks."""
     for index, subtask in enumerate(subtasks):
         mine = [key for key in models if group_of(key) in subtask.keyed.key_groups]
@@ -335,6 +341,7 @@ def test_a_record_that_comes_between_two_windows_is_in_the_second() -> None:
         subtask.add(batch_of(some))
         model.add(some)
         assert subtask.close(number * 10) == model.close(number * 10)
+    assert isinstance(subtask.state, WindowState)
     assert 1 <= len(subtask.state._blocks) <= 3
     assert subtask.close(MAX_WATERMARK) == model.close(MAX_WATERMARK)
     assert subtask.state._blocks == {}

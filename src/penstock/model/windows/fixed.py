@@ -29,13 +29,18 @@ class FixedWindows:
     size_ms: int
     every_ms: int
     offset_ms: int = 0
+    lateness_ms: int = 0
+    """The time in which records still change a window that was emitted. Its state is kept that long."""
 
     def __str__(self) -> str:
-        return f"windows of {self.size_ms} ms every {self.every_ms} ms from {self.offset_ms} ms"
+        kept = f" with an allowed lateness of {self.lateness_ms} ms" if self.lateness_ms else ""
+        return f"windows of {self.size_ms} ms every {self.every_ms} ms from {self.offset_ms} ms{kept}"
 
     @property
     def parameters(self) -> Mapping[str, int]:
-        return {"size_ms": self.size_ms, "every_ms": self.every_ms, "offset_ms": self.offset_ms}
+        spans = {"size_ms": self.size_ms, "every_ms": self.every_ms, "offset_ms": self.offset_ms}
+        # Windows that were dropped earlier than this lateness says would be emitted again, without their first records.
+        return spans | ({"allowed_lateness_ms": self.lateness_ms} if self.lateness_ms else {})
 
     def on(self, ticks: Ticks) -> Grid | None:
         """None for half seconds in a column of seconds."""

@@ -8,14 +8,15 @@ The rules that every grid keeps:
 
 - Panes and windows have whole numbers, in the order of their starts. Each event time is in one pane, and a pane
   belongs to each of its windows whole. Windows are half open: a record at the end of one belongs to the next.
-- Windows are the same for every key. Kinds whose windows depend on the records of a key (sessions, counts) need a
-  state that merges by key: they share this module's columns and `Late`, and not the grid.
+- Windows are the same for every key. Kinds whose windows depend on the records of a key have a state that merges by
+  key: sessions keep panes of this grid, and `state/windows/sessions.py` chains them.
 - Nothing here is done row by row: `panes_of` takes all event times of a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -28,6 +29,19 @@ Late: TypeAlias = Literal["drop", "error", "stream"]
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """When results of windows are emitted. A late record that is allowed changes its result with every batch."""
+
+    is_early: bool = False
+    """Whether results are emitted before their windows are complete, whenever they have changed."""
+    every_ms: int | None = None
+    """With early results: as often as this, by the clock of the worker. None: with every batch."""
+
+
+ON_CLOSE = Emission()
 
 
 class WindowGrid(Protocol):

@@ -15,6 +15,7 @@ without a lock. Once the copy is made nothing needs to be logged; a snapshot tha
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
@@ -25,10 +26,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.columnar.fixed_width import null_mask
+from penstock.columnar.gather import take
 from penstock.columnar.plain import plain
 from penstock.errors import DataError, RestoreError
-from penstock.model.aggregates import Aggregate
-from penstock.state.aggregates.accumulators import Accumulator, Folded, Numbers, numbers_of
+from penstock.model.aggregates import Aggregate, labels_of
+from penstock.state.aggregates.accumulators import Accumulator, Folded, Input, Numbers, numbers_of
 from penstock.state.columns import Mask, array_of_words, words_of
 from penstock.state.index.key_index import KeyIndex, KeySnapshot, with_capacity
 from penstock.state.index.slot_table import Slots
@@ -36,6 +38,7 @@ from penstock.state.index.slot_table import Slots
 _FIRST_CAPACITY = 1 << 10
 _NO_NUMBERS: Numbers = np.empty(0)
 _NO_MASK: Mask = np.empty(0, dtype=np.bool_)
+_ROWS: Input = ()
 _SET = "set"
 
 
@@ -59,15 +62,14 @@ class Columns:
         self.key = tuple(key)
         self.index = index
         self.accumulators = accumulators
-        self.inputs = sorted({a.column for a in accumulators if a.column is not None})
+        inputs = sorted({a.input for a in accumulators if a.input})
         self._by_label = {a.label: a for a in accumulators}
-        columns = [None, *self.inputs]
-        self._by_input = {column: [a for a in accumulators if a.column == column] for column in columns}
-        self._only_counted = {column for column in columns if all(a.is_count for a in self._by_input[column])}
+        self._by_input = {each: [a for a in accumulators if a.input == each] for each in [_ROWS, *inputs]}
+        self._numeric = {each for each, users in self._by_input.items() if any(a.needs_numbers for a in users)}
         self.numbers = {a.label: np.zeros(capacity, dtype=a.dtype) for a in accumulators}
-        self.is_set: dict[str | None, Mask]
-        """By input column, the slots that have a value; with `knows_rows`, by None those that have had a row at all."""
-        self.is_set = {column: np.zeros(capacity, dtype=np.bool_) for column in [*self.inputs, *[None] * knows_rows]}
+        self.is_set: dict[Input, Mask]
+        """By input, the slots that have a value; with `knows_rows`, by no column those that have had a row at all."""
+        self.is_set = {each: np.zeros(capacity, dtype=np.bool_) for each in [*inputs, *[_ROWS] * knows_rows]}
         self._ready = 0
         self._last_row = np.empty(capacity, dtype=np.int32)
         self._open: list[weakref.ref[ColumnsSnapshot]] = []
@@ -76,7 +78,7 @@ class Columns:
     def column_bytes(self) -> int:
         """The memory of the columns, without that of the index, which others may share."""
         arrays = [*self.numbers.values(), *self.is_set.values(), self._last_row]
-        return sum(array.nbytes for array in arrays)
+        return sum(array.nbytes for array in arrays) + sum(a.held_bytes for a in self.accumulators)
 
     def fits(self, kinds: Sequence[pa.DataType], accumulators: Iterable[Accumulator]) -> bool:
         ours = [(a.label, a.kind) for a in self.accumulators]
@@ -108,28 +110,33 @@ class Columns:
             self._fold(batch, slots, slots[self._last_rows(slots)] if self._open else slots, name)
 
     def merge(self, other: Columns, theirs: Slots, ours: Slots, name: str) -> None:
-        """Fold in what `other` has gathered in the slots `theirs`: into `ours`, each of which is there once."""
+        """Fold in what `other` has gathered in the slots `theirs`: into `ours`, each of which is there once.
+
+        The trap: these columns are new, or they are in no snapshot.
+        """
         self.make_room()
-        for column, accumulators in self._by_input.items():
-            has_value = np.arange(len(theirs)) if column is None else np.flatnonzero(other.is_set[column].take(theirs))
+        for input, accumulators in self._by_input.items():
+            has_value = np.flatnonzero(other.is_set[input].take(theirs)) if input else np.arange(len(theirs))
             if len(has_value) == 0:
                 continue
             places, into = theirs[has_value], ours[has_value]
             for accumulator in accumulators:
                 values = other.numbers[accumulator.label].take(places)
-                folded = Folded(into, values, self.is_set.get(column, _NO_MASK))
+                folded = Folded(into, values, self.is_set.get(input, _NO_MASK))
                 try:
-                    accumulator.merge(self.numbers[accumulator.label], folded)
+                    accumulator.merge(self.numbers[accumulator.label], folded, other._by_label[accumulator.label])
                 except OverflowError as error:
                     raise _overflow(accumulator, name) from error
-            if column in self.is_set:
-                self.is_set[column][into] = True
+            if input:
+                self.is_set[input][into] = True
+        if _ROWS in self.is_set:
+            self.is_set[_ROWS][ours] = True
 
     def _fold(self, batch: pa.RecordBatch, slots: Slots, touched: Slots, name: str) -> None:
         """`touched` has all `slots`, if possible each once."""
         self._log(touched)
-        for column, accumulators in self._by_input.items():
-            folded = self._folded(batch, column, slots)
+        for input, accumulators in self._by_input.items():
+            folded = self._folded(batch, input, slots)
             if folded is None:
                 continue
             for accumulator in accumulators:
@@ -137,28 +144,41 @@ class Columns:
                     accumulator.fold(self.numbers[accumulator.label], folded)
                 except OverflowError as error:
                     raise _overflow(accumulator, name) from error
-            if column in self.is_set:
-                self.is_set[column][touched if folded.slots is slots else folded.slots] = True
+            if input in self.is_set:
+                self.is_set[input][touched if folded.slots is slots else folded.slots] = True
+
+    def clear(self, slots: Slots) -> None:
+        """Forget what these slots have: they are as if they had never had a row."""
+        self._log(slots)
+        for accumulator in self.accumulators:
+            accumulator.clear(self.numbers[accumulator.label], slots)
+        for mask in self.is_set.values():
+            mask[slots] = False
+
+    def has_rows(self, slots: Slots) -> Mask:
+        """Whether each slot has had a row, with `knows_rows`."""
+        return self.is_set[_ROWS].take(slots)
+
+    def mark_rows(self, slots: Slots) -> None:
+        """These slots have had rows, with `knows_rows`."""
+        self.is_set[_ROWS][slots] = True
 
     def slots_with_rows(self) -> Slots:
         """The slots that have had a row, with `knows_rows`."""
-        return np.flatnonzero(self.is_set[None])
+        return np.flatnonzero(self.is_set[_ROWS])
 
     def output(self, aggregate: Aggregate, slots: Slots) -> pa.Array:
         """The column of the result that `aggregate` asks for."""
-        column = aggregate.column
+        label, *others = labels_of(aggregate)
         if aggregate.function == "mean":
-            assert column is not None
-            counts = self.numbers[f"count({column})"].take(slots)
-            sums = self.numbers[f"sum({column})"].take(slots)
-            return pa.array(sums / np.maximum(counts, 1), mask=counts == 0)
-        label = f"{aggregate.function}({column or '*'})"
+            counts = self.numbers[others[0]].take(slots)
+            return pa.array(self.numbers[label].take(slots) / np.maximum(counts, 1), mask=counts == 0)
         accumulator = self._by_label[label]
         nulls = None
-        if column is not None and not accumulator.is_count:
-            is_set = self.is_set[column].take(slots)
+        if accumulator.input and not accumulator.is_count:
+            is_set = self.is_set[accumulator.input].take(slots)
             nulls = None if np.count_nonzero(is_set) == len(is_set) else ~is_set
-        return accumulator.array(self.numbers[label].take(slots), nulls)
+        return accumulator.result(aggregate, self.numbers[label].take(slots), nulls)
 
     def restore(self, batch: pa.RecordBatch, name: str) -> None:
         """Add rows of a checkpoint, each with a key that is not here yet."""
@@ -172,36 +192,35 @@ class Columns:
         """Set slots that have no values yet to those of a checkpoint: an array for each accumulator."""
         self.make_room()
         for accumulator, array in zip(self.accumulators, arrays, strict=True):
-            numbers = numbers_of(array)
-            if array.null_count:
-                numbers = np.where(null_mask(array), np.array(accumulator.initial, dtype=numbers.dtype), numbers)
-            self.numbers[accumulator.label][slots] = numbers
+            nulls, numbers = null_mask(array), self.numbers[accumulator.label]
+            accumulator.put(numbers, slots, array, nulls)
             accumulator.restored()
-            if accumulator.column is not None:
-                has_value = numbers > 0 if accumulator.is_count else ~null_mask(array)
-                self.is_set[accumulator.column][slots] = has_value
+            if accumulator.input:
+                self.is_set[accumulator.input][slots] = accumulator.has_value(numbers, slots, nulls)
 
     def snapshot(self) -> ColumnsSnapshot:
         # What others have added to the index since is not in these columns.
         keys = replace(self.index.snapshot(), size=self._ready)
-        snapshot = ColumnsSnapshot(keys, self.accumulators, self.numbers, self.is_set)
+        snapshot = ColumnsSnapshot(keys, [a.frozen() for a in self.accumulators], self.numbers, self.is_set)
         self._open = [reference for reference in self._open if _is_open(reference)]
         self._open.append(weakref.ref(snapshot))
         return snapshot
 
-    def _folded(self, batch: pa.RecordBatch, column: str | None, slots: Slots) -> Folded | None:
-        """The values to fold from `column`, or None if there are none."""
-        if column is None:
+    def _folded(self, batch: pa.RecordBatch, input: Input, slots: Slots) -> Folded | None:
+        """The values to fold from the columns `input`, or None if there are none."""
+        if not input:
             return Folded(slots, _NO_NUMBERS, _NO_MASK)
-        array = plain(batch.column(column))
-        is_count_only = column in self._only_counted
-        values = _NO_NUMBERS if is_count_only else numbers_of(array)
-        if array.null_count == 0:
-            return Folded(slots, values, self.is_set[column])
-        rows = np.flatnonzero(~null_mask(array))
+        first, *more = input
+        array, is_set = plain(batch.column(first)), self.is_set[input]
+        values = numbers_of(array) if input in self._numeric else _NO_NUMBERS
+        if not more and array.null_count == 0:  # nearly always
+            return Folded(slots, values, is_set, functools.partial(_read, batch, None))
+        arrays = [array, *(plain(batch.column(column)) for column in more)]
+        rows = np.flatnonzero(~functools.reduce(np.logical_or, [null_mask(array) for array in arrays]))
         if len(rows) == 0:
             return None
-        return Folded(slots[rows], values if is_count_only else values[rows], self.is_set[column])
+        values = values[rows] if input in self._numeric else values
+        return Folded(slots[rows], values, is_set, functools.partial(_read, batch, rows))
 
     def _last_rows(self, slots: Slots) -> npt.NDArray[np.intp]:
         """Of each slot the last row, in order: write the number of the row into the slot, and see whose stayed."""
@@ -234,6 +253,11 @@ class Columns:
         self._ready = size
 
 
+def _read(batch: pa.RecordBatch, rows: npt.NDArray[np.intp] | None, column: str) -> pa.Array:
+    array = plain(batch.column(column))
+    return array if rows is None else take(array, rows)
+
+
 def _overflow(accumulator: Accumulator, name: str) -> DataError:
     return DataError(
         f"state '{name}': {accumulator.label} has left the range of 64-bit integers; "
@@ -257,7 +281,7 @@ class ColumnsSnapshot:
         keys: KeySnapshot,
         accumulators: Sequence[Accumulator],
         numbers: dict[str, Numbers],
-        is_set: dict[str | None, Mask],
+        is_set: dict[Input, Mask],
     ) -> None:
         self.keys = keys
         self.accumulators = tuple(accumulators)
@@ -287,14 +311,14 @@ class ColumnsSnapshot:
         columns = dict(zip(self._labels, self._materialise(), strict=True))
         arrays = []
         for accumulator in self.accumulators:
-            has_nulls = accumulator.column is not None and not accumulator.is_count
-            nulls = ~columns[_SET, accumulator.column] if has_nulls else None
+            has_nulls = bool(accumulator.input) and not accumulator.is_count
+            nulls = ~columns[_SET, accumulator.input] if has_nulls else None
             arrays.append(accumulator.array(columns[accumulator.label], nulls))
         return arrays
 
     def rows(self) -> Mask:
         """Which slots have had a row, if the columns knew that."""
-        return dict(zip(self._labels, self._materialise(), strict=True))[_SET, None]
+        return dict(zip(self._labels, self._materialise(), strict=True))[_SET, _ROWS]
 
     def _materialise(self) -> list[Numbers]:
         """Copy, then read the log: in this order, see the head of this file. Runs in any thread, once."""

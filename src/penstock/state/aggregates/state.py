@@ -17,8 +17,8 @@ from penstock.columnar.gather import take
 from penstock.columnar.hashing import key_groups
 from penstock.errors import DataError, IncompatibleCheckpoint, PipelineError, RestoreError
 from penstock.model.aggregates import Aggregate, kept_for
-from penstock.state.aggregates.accumulators import accumulators_for, stored_accumulators
 from penstock.state.aggregates.columns import Columns, ColumnsSnapshot
+from penstock.state.aggregates.functions import accumulators_for, stored_accumulators
 from penstock.state.columns import column_type
 from penstock.state.contract import StateOwner
 from penstock.state.index.key_index import KeyIndex, KeySnapshot

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,7 +11,8 @@ from penstock.errors import DataError, RestoreError
 from penstock.model.aggregates import Aggregate
 from penstock.model.event_time import Ticks, event_time_type, ticks_of
 from penstock.model.windows import WindowGrid, WindowKind
-from penstock.state.aggregates.accumulators import Accumulator, accumulators_for, stored_accumulators
+from penstock.state.aggregates.accumulators import Accumulator
+from penstock.state.aggregates.functions import accumulators_for, stored_accumulators
 from penstock.state.columns import column_type
 from penstock.state.pieces import VALUE
 
@@ -36,11 +36,11 @@ class Layout:
     @property
     def inputs(self) -> list[str]:
         """The columns that are aggregated."""
-        return sorted({accumulator.column for accumulator in self._accumulators if accumulator.column is not None})
+        return sorted({column for accumulator in self._accumulators for column in accumulator.columns})
 
     def new_accumulators(self) -> list[Accumulator]:
         """Each pane has its own, since an accumulator may remember something of the numbers that it works on."""
-        return [copy.copy(accumulator) for accumulator in self._accumulators]
+        return [accumulator.fresh() for accumulator in self._accumulators]
 
 
 def layout_of_batch(

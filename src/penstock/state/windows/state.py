@@ -1,62 +1,35 @@
-"""Aggregates by key and window, columnar: what is gathered, what is complete, and what has come too late.
+"""Windows that are the same for every key: when they are complete, and which rows have come too late.
 
-For every pane that is open (see `model.windows`) there are separate columns, so that a pane is dropped by forgetting
-it, whatever its size. The panes share one index of keys: a row is looked up once, and a key that comes in every pane
-is known in all of them. A batch whose rows lie in one pane is folded as it is; else it is cut, without a sort if its
-panes are in order. A window of several panes is merged when it is emitted, so that a row costs the same however much
-windows overlap; blocks of panes are merged beforehand, so that a window of thousands of panes is made of some hundred.
-
-The index only grows. When many of its keys do not come any more, the panes that follow get a new one, and the old
-one goes with the last of its panes.
+A window of several panes (see `panes`) is merged when it is emitted, so that a row costs the same however much windows
+overlap; blocks of panes are merged beforehand, so that a window of thousands of panes is made of some hundred.
 
 A window is complete when the watermark has reached its end. A row is late if all windows that it belongs to were
-complete before it came.
+complete before it came, and the time for which they allow lateness is over too: until then their panes are kept.
+
+A result is emitted when it is complete, and again when late rows that are allowed have changed it. With early results
+it is emitted whenever it has changed. The slots that have changed since then are known by pane. They are no part of a
+checkpoint: they are emitted with the batch that changed them, or, if that waits for a clock, all slots count as changed
+after a restore.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.columnar.fixed_width import fixed_width_values
-from penstock.columnar.gather import take, take_rows
 from penstock.columnar.hashing import key_groups
-from penstock.errors import DataError, RestoreError
-from penstock.model.aggregates import Aggregate, kept_for
-from penstock.model.event_time import MAX_WATERMARK, event_times
-from penstock.model.windows import WINDOW_END, WINDOW_START, WindowKind
-from penstock.state.aggregates.columns import Columns, ColumnsSnapshot, plain_key, stored_values
-from penstock.state.columns import array_of_values
+from penstock.model.aggregates import Aggregate
+from penstock.model.event_time import MAX_WATERMARK
+from penstock.model.windows import ON_CLOSE, Emission, FixedWindows, WindowKind
+from penstock.state.aggregates.columns import Columns
 from penstock.state.contract import StateOwner
-from penstock.state.index.key_index import KeyIndex
 from penstock.state.index.slot_table import Slots
-from penstock.state.pieces import (
-    KEY,
-    KEY_GROUP,
-    VALUE,
-    KeyedPiece,
-    blocks,
-    check_owned,
-    cut,
-    in_batches,
-    own_rows,
-    stable_order,
-    struct_of,
-)
 from penstock.state.windows.clock import ClockDescriptor, WindowClock
-from penstock.state.windows.layout import PANE_START, Layout, layout_of_batch, layout_of_checkpoint
-
-_FIRST_CAPACITY = 1 << 6
-_SPARE_KEYS = 1 << 10
-_PANES_ASKED = 8
-_PANES_FOUND_MAX = 12
-_EMITTED_ROWS_MAX = 1 << 16
-_INT64 = np.iinfo(np.int64)
-_NO_ROWS = np.zeros(0, np.intp)
+from penstock.state.windows.layout import Layout
+from penstock.state.windows.panes import PanedState, clipped, results_in_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,175 +41,76 @@ class WindowDescriptor:
     aggregates: tuple[Aggregate, ...]
     kind: WindowKind
     on: str
+    emission: Emission = ON_CLOSE
+
+    @property
+    def lateness_ms(self) -> int:
+        return self.kind.lateness_ms if isinstance(self.kind, FixedWindows) else 0
 
     def create(self, owner: StateOwner) -> WindowState:
         # The clock comes first in a checkpoint too: it says best what is wrong, if the windows are others now.
         clock = owner.register(ClockDescriptor(f"{self.name}.clock", self.kind))
-        return WindowState(
-            self.name,
-            self.key,
-            self.aggregates,
-            on=self.on,
-            clock=clock,
-            owned=owner.key_groups,
-            max_parallelism=owner.max_parallelism,
-        )
+        return WindowState(self, clock, owner)
 
 
-class WindowState:
-    """The open windows of one subtask. `key` are the columns its input is partitioned by, `on` has the event time."""
+class WindowState(PanedState):
+    """The open windows of one subtask."""
 
-    def __init__(
-        self,
-        name: str,
-        key: Sequence[str],
-        aggregates: Sequence[Aggregate],
-        *,
-        on: str,
-        clock: WindowClock,
-        owned: range,
-        max_parallelism: int,
-    ) -> None:
-        self.name = name
-        self.key = tuple(key)
-        self.aggregates = tuple(aggregates)
-        self.on = on
-        self.version = 0
-        self._clock = clock
-        self._owned = owned
-        self._max_parallelism = max_parallelism
-        self._layout: Layout | None = None
-        self._checked: pa.Schema | None = None
-        self._panes: dict[int, Columns] = {}
+    def __init__(self, described: WindowDescriptor, clock: WindowClock, owner: StateOwner) -> None:
+        super().__init__(described, clock, owner)
         self._blocks: dict[int, Columns] = {}
         """Panes that were merged already. Not part of a checkpoint."""
-        self._index = KeyIndex([])
-        self._dropped_keys = 0
-        """As many as the last pane had that was dropped."""
+        self._emission = described.emission
+        self._lateness_ms = described.lateness_ms
+        self._changed: dict[int, list[Slots]] = {}
+        """By pane, the slots that have changed since they were emitted: if early results or late rows need that."""
 
-    @property
-    def declared(self) -> str:
-        return f"{self._clock.declared} on {self.on} with {kept_for(self.aggregates)}"
+    def _parts(self) -> list[Columns]:
+        return [*super()._parts(), *self._blocks.values()]
 
-    @property
-    def state_bytes(self) -> int:
-        """The columns of panes and blocks, and each index of keys once."""
-        parts = [*self._panes.values(), *self._blocks.values()]
-        indexes = {id(index): index for index in [self._index, *(part.index for part in parts)]}
-        return sum(part.column_bytes for part in parts) + sum(index.state_bytes for index in indexes.values())
+    def _on_folded(self, layout: Layout, number: int, slots: Slots) -> None:
+        self._blocks.pop(number // layout.grid.panes_per_block, None)
+        if self._emission.is_early or (self._lateness_ms and self._was_emitted(layout, number)):
+            self._changed.setdefault(number, []).append(slots)
 
-    @property
-    def open_panes(self) -> int:
-        return len(self._panes)
+    def _on_restored(self, layout: Layout, number: int, slots: Slots) -> None:
+        if self._emission.every_ms is not None:
+            self._changed.setdefault(number, []).append(slots)
 
-    # --- records ---
+    def _was_emitted(self, layout: Layout, pane: int) -> bool:
+        """Whether the pane belongs to a window that was emitted for some key."""
+        emitted = self._last_complete(layout, self._clock.fastest_ms)
+        return any(True for _ in layout.grid.windows_with([pane], self._last_dropped(layout), emitted))
 
-    def add(self, batch: pa.RecordBatch) -> npt.NDArray[np.intp]:
-        """Fold `batch` in, but for the rows that are late, and return the numbers of those.
-
-        Raises `DataError` as `AggregateState.update` does, and for an event time that is missing or null.
-        """
-        if batch.num_rows == 0:
-            return _NO_ROWS
-        layout = self._bind(batch.schema)
-        times = event_times(batch, self.on)
-        late = self._late(layout, batch, times)
-        if len(late):
-            rows = np.delete(np.arange(len(times)), late)
-            batch, times = take_rows(batch, rows), times[rows]
-        if len(times):
-            self._fold(layout, batch, times)
-            self.version += 1
-        return late
-
-    def _late(self, layout: Layout, batch: pa.RecordBatch, times: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
-        """The rows that have no open window."""
-        earliest = int(times.min())
-        if earliest >= self._open_from(layout, self._clock.fastest_ms):
-            return _NO_ROWS
-        limits: npt.NDArray[np.int64] | int = self._open_from(layout, self._clock.slowest_ms)
-        if not self._clock.is_even:
-            groups = key_groups(batch, self.key, self._max_parallelism)
-            limits = self._clock.of(groups, lambda watermark_ms: self._open_from(layout, watermark_ms))
-        return np.flatnonzero(times < limits)
+    def _last_dropped(self, layout: Layout) -> int:
+        return self._last_complete(layout, self._clock.slowest_ms - self._lateness_ms)
 
     def _open_from(self, layout: Layout, watermark_ms: int) -> int:
-        """A row of this event time or a later one is not late."""
-        tick = layout.grid.start_of(layout.grid.first_pane_after(self._last_complete(layout, watermark_ms)))
-        return min(max(tick, _INT64.min), _INT64.max)
+        tick = layout.grid.start_of(
+            layout.grid.first_pane_after(self._last_complete(layout, watermark_ms - self._lateness_ms))
+        )
+        return clipped(tick)
 
     def _last_complete(self, layout: Layout, watermark_ms: int) -> int:
         return layout.grid.last_complete(layout.ticks.of_ms(watermark_ms))
 
-    def _fold(self, layout: Layout, batch: pa.RecordBatch, times: npt.NDArray[np.int64]) -> None:
-        grid = layout.grid
-        earliest, latest = int(times.min()), int(times.max())
-        first, last = grid.pane_at(earliest), grid.pane_at(latest)
-        self._check_range(layout, earliest, latest)
-        if last not in self._panes:
-            self._renew_index(layout)
-        if first == last:
-            index = self._panes[first].index if first in self._panes else self._index
-            self._fold_pane(layout, first, batch, self._slots_in(layout, index, batch))
-            return
-        slots = self._slots_in(layout, self._index, batch)
-        numbers = grid.panes_of(times, first)
-        order = None
-        values = batch.select(layout.inputs)
-        if not bool((numbers[1:] >= numbers[:-1]).all()):
-            order = _stable_order(numbers, last - first + 1)
-            values, slots, numbers = take_rows(values, order), slots.take(order), numbers.take(order)
-        ends = [*(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
-        for start, end in zip([0, *ends], ends, strict=False):
-            number, here = first + int(numbers[start]), slots[start:end]
-            if number in self._panes and self._panes[number].index is not self._index:
-                rows = batch.slice(start, end - start) if order is None else take_rows(batch, order[start:end])
-                here = self._slots_in(layout, self._panes[number].index, rows)
-            self._fold_pane(layout, number, values.slice(start, end - start), here)
-
-    def _slots_in(self, layout: Layout, index: KeyIndex, batch: pa.RecordBatch) -> Slots:
-        keys = [plain_key(batch.column(name), kind) for name, kind in zip(self.key, layout.kinds, strict=True)]
-        return index.slots_of(keys).astype(np.intp, copy=False)
-
-    def _fold_pane(self, layout: Layout, number: int, values: pa.RecordBatch, slots: Slots) -> None:
-        if number not in self._panes:
-            self._panes[number] = self._new_pane(layout, self._index)
-        self._panes[number].add(values, slots, self.name)
-        self._blocks.pop(number // layout.grid.panes_per_block, None)
-
-    def _new_pane(self, layout: Layout, index: KeyIndex) -> Columns:
-        capacity = max(_FIRST_CAPACITY, index.size)
-        return Columns(self.key, index, layout.new_accumulators(), capacity, knows_rows=True)
-
-    def _renew_index(self, layout: Layout) -> None:
-        """Begin a new index if the panes of late have used only a small part of this one."""
-        recent = [pane for pane in list(self._panes.values())[-_PANES_ASKED:] if pane.index is self._index]
-        used = max((len(pane.slots_with_rows()) for pane in recent), default=self._dropped_keys)
-        if self._index.size > _SPARE_KEYS + 4 * used:
-            self._index = KeyIndex(layout.kinds)
-
-    def _check_range(self, layout: Layout, earliest: int, latest: int) -> None:
-        reach = layout.grid.reach_ticks
-        if earliest - reach < _INT64.min or latest + reach > _INT64.max:
-            raise DataError(
-                f"state '{self.name}': event times from {earliest} to {latest} in '{self.on}' are out of range: "
-                f"the bounds of their windows do not fit into {layout.time}"
-            )
-
     # --- watermarks ---
 
-    def close(self, watermark_ms: int) -> list[pa.RecordBatch]:
-        """Remove the windows that are complete at this watermark and return them, in the order of their ends.
+    def updates(self) -> list[pa.RecordBatch]:
+        """The results that have changed since they were emitted: of windows that were, and early ones if asked for."""
+        layout = self._layout
+        if layout is None or not self._changed:
+            return []
+        return results_in_batches([result for result in self._updates(layout) if result.num_rows])
 
-        The end of all input completes every window, but it is not remembered as a time that has been reached: if the
-        pipeline goes on with more input later, that is not late.
-        """
-        emitted: list[pa.RecordBatch] = []
-        if self._layout is not None and self._panes:
-            emitted = self._completed(self._layout, watermark_ms)
-        if watermark_ms < MAX_WATERMARK:
-            self._clock.advance(watermark_ms)
-        return emitted
+    def _updates(self, layout: Layout) -> list[pa.RecordBatch]:
+        to = self._last_complete(layout, self._clock.fastest_ms)
+        if self._emission.is_early and self._changed:
+            to = layout.grid.last_window_of(max(self._changed))
+        windows = list(layout.grid.windows_with(sorted(self._changed), self._last_dropped(layout), to))
+        results = [self._update(layout, window) for window in windows]
+        self._changed = {}
+        return results
 
     def _completed(self, layout: Layout, watermark_ms: int) -> list[pa.RecordBatch]:
         after = self._last_complete(layout, self._clock.slowest_ms)
@@ -244,35 +118,73 @@ class WindowState:
         if watermark_ms == MAX_WATERMARK:
             to = layout.grid.last_window_of(max(self._panes))
         windows = list(layout.grid.windows_with(sorted(self._panes), after, to))
-        if not windows:
+        if not windows and not self._lateness_ms:
             return []
-        results = [self._result(layout, window) for window in windows]
-        open_from = layout.grid.first_pane_after(to)
-        gone = [number for number in self._panes if number < open_from]
-        if gone:
-            self._dropped_keys = len(self._panes[max(gone)].slots_with_rows())
-        self._panes = {number: pane for number, pane in self._panes.items() if number >= open_from}
+        is_kept = self._lateness_ms and watermark_ms < MAX_WATERMARK
+        dropped = self._last_complete(layout, watermark_ms - self._lateness_ms) if is_kept else to
+        open_from = layout.grid.first_pane_after(dropped)
+        if not windows and min(self._panes) >= open_from:
+            return []
+        results = self._updates(layout)
+        if not self._emission.is_early:
+            results += [self._result(layout, window) for window in windows]
+        self._drop_panes(open_from)
         first_block = -(-open_from // layout.grid.panes_per_block)
         self._blocks = {number: block for number, block in self._blocks.items() if number >= first_block}
         self.version += 1
-        return _in_batches([result for result in results if result.num_rows])
+        return results
 
     def _result(self, layout: Layout, window: int) -> pa.RecordBatch:
         columns, slots = self._merged(layout, window)
+        # Some of the keys may come from a subtask that has emitted this window before a rescale.
+        slots = self._slots_where(
+            columns, slots, lambda watermark_ms: not self._is_complete(layout, window, watermark_ms)
+        )
+        return self._rows_of(layout, window, columns, slots)
+
+    def _update(self, layout: Layout, window: int) -> pa.RecordBatch:
+        columns, slots = self._merged_changes(layout, window)
+
+        def is_due(watermark_ms: int) -> bool:
+            """Its first rows are still there, and it is not emitted for the first time when it is complete."""
+            is_kept = not self._is_complete(layout, window, watermark_ms - self._lateness_ms)
+            return is_kept and (self._emission.is_early or self._is_complete(layout, window, watermark_ms))
+
+        return self._rows_of(layout, window, columns, self._slots_where(columns, slots, is_due))
+
+    def _is_complete(self, layout: Layout, window: int, watermark_ms: int) -> bool:
+        return window <= self._last_complete(layout, watermark_ms)
+
+    def _slots_where(self, columns: Columns, slots: Slots, holds: Callable[[int], bool]) -> Slots:
+        """The slots for the watermark of whose key group something holds."""
+        if self._clock.is_even:
+            return slots if holds(self._clock.slowest_ms) else slots[:0]
         keys = columns.index.snapshot().arrays(slots)
-        if not self._clock.is_even:
-            # Some of the keys come from a subtask that has emitted this window before a rescale.
-            groups = key_groups(pa.RecordBatch.from_arrays(keys, names=list(self.key)), self.key, self._max_parallelism)
-            is_new = self._clock.of(groups, lambda watermark_ms: window > self._last_complete(layout, watermark_ms))
-            slots = slots[np.flatnonzero(is_new)]
-            keys = columns.index.snapshot().arrays(slots)
-        start, end = layout.grid.window_bounds(window)
-        bounds = [
-            array_of_values(np.full(len(slots), tick, dtype=np.int64), layout.time, None) for tick in (start, end)
-        ]
-        outputs = [columns.output(aggregate, slots) for aggregate in self.aggregates]
-        names = [*self.key, WINDOW_START, WINDOW_END, *(aggregate.output for aggregate in self.aggregates)]
-        return pa.RecordBatch.from_arrays([*keys, *bounds, *outputs], names=names)
+        groups = key_groups(pa.RecordBatch.from_arrays(keys, names=list(self.key)), self.key, self._max_parallelism)
+        return slots[np.flatnonzero(self._clock.of(groups, holds))]
+
+    def _rows_of(self, layout: Layout, window: int, columns: Columns, slots: Slots) -> pa.RecordBatch:
+        bounds = [np.full(len(slots), tick, dtype=np.int64) for tick in layout.grid.window_bounds(window)]
+        return self._results(layout, columns, slots, bounds)
+
+    def _merged_changes(self, layout: Layout, window: int) -> tuple[Columns, Slots]:
+        """The columns of a window, merged for the slots alone that have changed, and these slots."""
+        numbers = [number for number in layout.grid.panes_in(window) if number in self._panes]
+        parts = [self._panes[number] for number in numbers]
+        changed = [(self._panes[number], slots) for number in numbers for slots in self._changed.get(number, [])]
+        if not all(part.index is parts[0].index for part in parts):
+            merged = self._merge(layout, parts)
+            found = [merged.index.slots_of(part.index.snapshot().arrays(slots)) for part, slots in changed]
+            return merged, np.unique(np.concatenate(found)).astype(np.intp)
+        slots = np.unique(np.concatenate([slots for _, slots in changed])).astype(np.intp)
+        if len(parts) == 1:
+            return parts[0], slots
+        merged = self._new_pane(layout, parts[0].index)
+        for part in parts:
+            part.make_room()
+            here = slots[part.has_rows(slots)]
+            merged.merge(part, here, here, self.name)
+        return merged, slots
 
     def _merged(self, layout: Layout, window: int) -> tuple[Columns, Slots]:
         """The columns of a window, and the slots in them that had rows."""
@@ -302,143 +214,3 @@ class WindowState:
                 return None
             self._blocks[block] = self._merge(layout, panes)
         return self._blocks[block]
-
-    def _merge(self, layout: Layout, parts: Sequence[Columns]) -> Columns:
-        if len(parts) == 1:
-            return parts[0]
-        is_shared = all(part.index is parts[0].index for part in parts)
-        merged = self._new_pane(layout, parts[0].index if is_shared else KeyIndex(layout.kinds))
-        for part in parts:
-            theirs = ours = part.slots_with_rows()
-            if not is_shared:
-                ours = merged.index.slots_of(part.index.snapshot().arrays(theirs)).astype(np.intp)
-            merged.merge(part, theirs, ours, self.name)
-        return merged
-
-    # --- checkpoints ---
-
-    def snapshot(self) -> WindowSnapshot:
-        """References only: the time depends on the number of open panes, not of keys."""
-        panes = [(number, pane.snapshot()) for number, pane in self._panes.items()]
-        return WindowSnapshot(self, self.version, self._layout, panes)
-
-    def encode(
-        self, layout: Layout, panes: Sequence[tuple[int, ColumnsSnapshot]], target_bytes: int
-    ) -> list[KeyedPiece]:
-        """Pieces of a snapshot. Runs in the background: touches nothing of the live state."""
-        parts = [part for number, pane in panes for part in self._batches_of(layout, number, pane)]
-        pieces = []
-        for whole in in_batches(parts):
-            groups = fixed_width_values(whole.column(KEY_GROUP), np.int32)
-            check_owned(self.name, groups, self._owned)
-            ordered = take_rows(whole, stable_order(groups, self._owned))
-            pieces += cut(self.name, pa.Table.from_batches([ordered]), target_bytes)
-        return pieces
-
-    def _batches_of(self, layout: Layout, number: int, pane: ColumnsSnapshot) -> Iterator[pa.RecordBatch]:
-        slots, values = np.flatnonzero(pane.rows()), pane.arrays()
-        for begin, end in blocks(pane.keys.row_bytes().take(slots)):
-            yield self._batch_of(layout, number, pane, slots[begin:end], values)
-
-    def _batch_of(
-        self, layout: Layout, number: int, pane: ColumnsSnapshot, slots: Slots, arrays: Sequence[pa.Array]
-    ) -> pa.RecordBatch:
-        keys = pane.keys.arrays(slots)
-        groups = key_groups(pa.RecordBatch.from_arrays(keys, names=list(self.key)), self.key, self._max_parallelism)
-        start = array_of_values(np.full(len(slots), layout.grid.start_of(number), dtype=np.int64), layout.time, None)
-        values = [take(array, slots) for array in arrays]
-        value = struct_of(values, [accumulator.label for accumulator in pane.accumulators])
-        columns = [pa.array(groups), struct_of([*keys, start], [*self.key, PANE_START]), value]
-        return pa.RecordBatch.from_arrays(columns, names=[KEY_GROUP, KEY, VALUE])
-
-    def restore(self, batches: Iterable[pa.RecordBatch]) -> int:
-        """Add the rows of `batches` that belong to this subtask (I9), and return how many that were."""
-        restored = 0
-        for batch in batches:
-            mine = own_rows(self.name, batch, self._owned, self._max_parallelism, lambda _: self.key)
-            layout = self._adopt(
-                layout_of_checkpoint(self.name, self.key, self.aggregates, self._clock.kind, batch.schema)
-            )
-            if mine.num_rows:
-                self._restore(layout, mine)
-                restored += mine.num_rows
-        self.version += bool(restored)
-        return restored
-
-    def _restore(self, layout: Layout, batch: pa.RecordBatch) -> None:
-        *keys, starts = batch.column(1).flatten()
-        slots = self._index.slots_of(keys)
-        ticks = fixed_width_values(starts, np.int64)
-        order = np.argsort(ticks, kind="stable")
-        stored = stored_values(batch.column(2), [label for label, _ in layout.numbers])
-        values = [take(array, order) for array in stored]
-        slots, ticks = slots[order], ticks[order]
-        ends = [*(np.flatnonzero(ticks[1:] != ticks[:-1]) + 1).tolist(), len(ticks)]
-        for start, end in zip([0, *ends], ends, strict=False):
-            here = slots[start:end]
-            pane = self._restored_pane(layout, int(ticks[start]))
-            pane.put(here, [array.slice(start, end - start) for array in values])
-            rows = len(pane.slots_with_rows())
-            pane.is_set[None][here] = True
-            if len(pane.slots_with_rows()) < rows + len(here):
-                raise RestoreError(f"state '{self.name}' cannot be restored: the checkpoint has a key twice")
-
-    def _restored_pane(self, layout: Layout, start: int) -> Columns:
-        number = layout.grid.pane_at(start)
-        if layout.grid.start_of(number) != start:
-            raise RestoreError(f"state '{self.name}' cannot be restored: it has other windows than the pipeline")
-        if number not in self._panes:
-            self._panes[number] = self._new_pane(layout, self._index)
-        return self._panes[number]
-
-    # --- types ---
-
-    def _bind(self, schema: pa.Schema) -> Layout:
-        """The layout, which is settled by the first batch; every batch is checked against it."""
-        if self._layout is None or self._checked is None or not self._checked.equals(schema):
-            self._adopt(layout_of_batch(self.name, self.key, self.aggregates, self._clock.kind, self.on, schema))
-            self._checked = schema
-        assert self._layout is not None
-        return self._layout
-
-    def _adopt(self, layout: Layout) -> Layout:
-        if self._layout is None:
-            self._layout = layout
-            self._index = KeyIndex(layout.kinds)
-        elif self._layout != layout:
-            raise DataError(
-                f"state '{self.name}' was built from columns of other types: {self._layout}; "
-                f"cast the columns of this batch to those, instead of {layout}"
-            )
-        return self._layout
-
-
-class WindowSnapshot:
-    """The windows at one moment."""
-
-    def __init__(
-        self, state: WindowState, version: int, layout: Layout | None, panes: list[tuple[int, ColumnsSnapshot]]
-    ) -> None:
-        self.version = version
-        self._state = state
-        self._layout = layout
-        self._panes = panes
-
-    def encode(self, target_bytes: int) -> list[KeyedPiece]:
-        return [] if self._layout is None else self._state.encode(self._layout, self._panes, target_bytes)
-
-
-def _stable_order(numbers: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.intp]:
-    """The rows of pane 0 of `count`, then those of pane 1 … Few panes are found one by one faster than by a sort."""
-    if count <= _PANES_FOUND_MAX:
-        return np.concatenate([(numbers == np.uint64(number)).nonzero()[0] for number in range(count)])
-    # Numpy sorts integers of 16 bits by radix.
-    return np.argsort(numbers.astype(np.uint16) if count <= 1 << 16 else numbers, kind="stable")
-
-
-def _in_batches(results: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Few windows with many keys or many with few: batches of a size that others can work with."""
-    whole = results[0] if len(results) == 1 else pa.concat_batches(results) if results else None
-    if whole is None:
-        return []
-    return [whole.slice(start, _EMITTED_ROWS_MAX) for start in range(0, whole.num_rows, _EMITTED_ROWS_MAX)]
