@@ -82,9 +82,9 @@ def as_of_join(
     if not isinstance(right, KeyedStream):
         raise PipelineError(f'join_as_of takes a keyed stream, such as rates.key_by("currency"), not {right!r}')
     left._require_own("join_as_of", right)
-    for side in (left, right):
-        side._require_columns("join_as_of")
-        side._require_appends("join_as_of", "a version that is taken back would stay; join the records themselves")
+    for stream in (left, right):
+        stream._require_columns("join_as_of")
+        stream._require_appends("join_as_of", "a version that is taken back would stay; join the records themselves")
     require_choice("join_as_of: how", how, "inner", "left")
     _require_suffix("join_as_of", suffix)
     if len(left.key) != len(right.key):

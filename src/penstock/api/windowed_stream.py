@@ -163,9 +163,9 @@ class WindowedStream:
         require_columns("top: by", (by,) if rank is None else (by, rank))
         if not isinstance(self.windows, FixedWindows):
             raise PipelineError(f"top takes windows of a fixed size, and these are {self.windows}")
-        if self._emission != ON_CLOSE or self.windows.lateness_ticks:
+        if self._emission != ON_CLOSE or self.windows.lateness_ms:
             raise PipelineError(
-                "window(…).top emits a window once, when it is complete: leave out emit= and allowed_lateness= in window"
+                "window(…).top emits a window once, when it is complete: leave out emit= and allowed_lateness="
             )
         made = functools.partial(
             WindowTopOperator,

@@ -261,7 +261,8 @@ def test_start_hands_the_checked_graph_over(monkeypatch: pytest.MonkeyPatch) -> 
     calls: list[Any] = []
     monkeypatch.setattr("penstock.spark.launch.start", lambda *args, **settings: calls.append((args, settings)))
     pipeline = Pipeline("p")
-    pipeline.source(ListSource(ROWS)).sink(CollectSink()).start("spark", checkpoints="there", checkpoint_interval=1)
+    made = pipeline.source(ListSource(ROWS)).sink(CollectSink())
+    made.start("spark", checkpoints="there", checkpoint_interval=1, ui_port=None)
     ((arguments, settings),) = calls
     assert isinstance(arguments[0], Graph)
     assert (arguments[1:], settings) == (("spark", "there"), {"checkpoint_interval": 1})
