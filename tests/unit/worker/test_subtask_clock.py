@@ -63,7 +63,7 @@ class Bench:
         self.clock = SubtaskClock(services, self.inputs, {ChannelId(9): output})  # type: ignore[arg-type, dict-item]
         self.context: Any = SimpleNamespace(operator="event time")
         if follows:
-            self.clock.follow(self.context, follow.get("idle_after_ms"))
+            self.clock.follow(self.context, follow.get("idle_after_ms"), None)
         self.chain = FakeChain(self.clock, emits_later)
         self.clock.begin(self.chain)  # type: ignore[arg-type]
 
