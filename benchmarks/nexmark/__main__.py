@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from benchmarks import document, runner
 from benchmarks.nexmark.catalogue import APPENDED, EVENTS, KEPT, cases, name_of
 from benchmarks.results import Case, Runs, details, summary
-from examples.nexmark.queries import NOT_YET
 
 DOCUMENT = runner.ROOT / "docs" / "nexmark.md"
 
@@ -60,9 +59,6 @@ def main() -> int:
     if given.write:
         write(runner.kept_runs(cases(EVENTS), KEPT))
         return 0
-    for name in given.only or NOT_YET:
-        if name in NOT_YET:
-            print(f"{name} cannot be asked yet: {NOT_YET[name]}", flush=True)
     chosen = [case for case in cases(given.events) if not given.only or name_of(case) in given.only]
     results: list[tuple[Case, Runs]] = []
     for case in chosen:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from examples.nexmark.events import Events
-from examples.nexmark.queries import NOT_YET, QUERIES
-from penstock import Pipeline, PipelineError
+from examples.nexmark.queries import QUERIES
+from penstock import Pipeline
 from penstock.testing import CollectSink, Result, Schedule, run
 from penstock.worker.settings import WorkerSettings
 from tests.nexmark.judge import differences, right_answer
@@ -27,7 +27,6 @@ def answered(pipeline: Pipeline) -> Result:
 
 def test_every_question_has_a_query_and_a_judge() -> None:
     assert list(QUERIES) == list(QUESTIONS) == [f"q{number}" for number in range(24)]
-    assert set(NOT_YET) <= set(QUERIES)
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
@@ -35,18 +34,12 @@ def test_duckdb_has_an_answer_to_every_question(name: str) -> None:
     assert right_answer(QUESTIONS[name]).num_rows > 0
 
 
-@pytest.mark.parametrize("name", [name for name in QUERIES if name not in NOT_YET])
+@pytest.mark.parametrize("name", QUERIES)
 def test_the_answer_is_that_of_duckdb_although_workers_are_killed(name: str) -> None:
     pipeline, output = asked(name)
     result = answered(pipeline)
     assert (result.restarts, result.rows_late) == (2, 0)
     assert differences(QUESTIONS[name], output.batches()) == []
-
-
-@pytest.mark.parametrize("name", NOT_YET)
-def test_a_question_that_cannot_be_asked_yet_is_refused(name: str) -> None:
-    with pytest.raises((AttributeError, TypeError, PipelineError)):
-        asked(name)
 
 
 def test_the_judge_sees_a_row_too_few_and_one_too_many() -> None:

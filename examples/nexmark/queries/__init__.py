@@ -19,21 +19,3 @@ QUERIES: dict[str, Query] = {
     for room in _ROOMS
     if hasattr(room, name)
 }
-
-NOT_YET: dict[str, str] = {
-    "q3": "join",
-    "q4": "join, top, aggregates of a changelog",
-    "q6": "join, over",
-    "q7": "key_by without columns, join",
-    "q8": "drop_duplicates, join",
-    "q9": "join, top",
-    "q11": "session",
-    "q13": "join_table",
-    "q15": "count_distinct",
-    "q16": "count_distinct",
-    "q18": "top",
-    "q19": "top",
-    "q20": "join",
-    "q23": "join",
-}
-"""Questions that cannot be asked yet, with the calls that are missing. `tests/nexmark` keeps it exact."""
