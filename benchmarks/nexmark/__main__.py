@@ -1,8 +1,8 @@
 """`python -m benchmarks.nexmark [--only q5] [--runs N] [--events N]`: Penstock and Flink in turns, and one table.
 
 Results are kept in benchmarks/nexmark/results.json, and the tables of docs/nexmark.md are made of them. Runs with
-another number of events than the usual one are not kept. A question that cannot be asked yet is left out, and said to
-be. Where an answer is rows that are never taken back, Penstock and Flink must have the same number of them.
+another number of events than the usual one are not kept.
+Where an answer is rows that are never taken back, Penstock and Flink must have the same number of them.
 """
 
 from __future__ import annotations
