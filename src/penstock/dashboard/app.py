@@ -16,12 +16,13 @@ from typing import TypeAlias
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.dashboard import openapi
 from penstock.dashboard.events import Events
@@ -44,7 +45,7 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Content-Security-Policy": (
-        "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
 }
@@ -120,11 +121,19 @@ class _Guarded:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                answered = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    answered.setdefault(name, value)
+            await send(message)
+
         refusal = self._guard.refusal(headers.get("host"), headers.get("origin"))
         if refusal is not None:
-            await _json(refusal, 403)(scope, receive, send)
+            await _json(refusal, 403)(scope, receive, send_with_headers)
             return
-        await self._app(scope, receive, send)
+        await self._app(scope, receive, send_with_headers)
 
 
 class _Rest:
@@ -140,8 +149,8 @@ class _Rest:
     def page(self, request: Request) -> Response:
         index = STATIC / "index.html"
         if index.exists():
-            return FileResponse(index, headers=_HEADERS)
-        return Response(_NO_PAGE, media_type="text/html", headers=_HEADERS)
+            return FileResponse(index)
+        return Response(_NO_PAGE, media_type="text/html")
 
     def openapi(self, request: Request) -> Response:
         return _bytes(msgspec.json.encode(openapi.document()))
@@ -170,13 +179,13 @@ class _Rest:
         registry = CollectorRegistry()
         registry.register(Collected())  # type: ignore[arg-type]
         encode, kind = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(registry), headers={**_HEADERS, "Content-Type": kind})
+        return Response(encode(registry), headers={"Content-Type": kind})
 
     async def stream(self, request: Request) -> Response:
         if self.events.is_full:
             raise Refused(503, "there are too many open pages", "close some of them")
         allowed = self._guard.allows_orders(request.headers.get("authorization"))
-        return StreamingResponse(self.events.stream(allowed), media_type="text/event-stream", headers=_HEADERS)
+        return StreamingResponse(self.events.stream(allowed), media_type="text/event-stream")
 
     # --- views ---
 
@@ -310,7 +319,7 @@ def _json(view: View, status: int = 200) -> Response:
 
 
 def _bytes(data: bytes, status: int = 200) -> Response:
-    return Response(data, status, media_type="application/json", headers=_HEADERS)
+    return Response(data, status, media_type="application/json")
 
 
 def _now_ms() -> int:

@@ -55,6 +55,14 @@ def test_a_page_of_another_origin_is_refused_everywhere(guarded: tuple[Running, 
     assert client.get("/api/v1/overview", headers={"Origin": "http://localhost:4050"}).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/", "/static/style.css", "/static/none.css", "/api/v1/overview", "/metrics"])
+def test_every_answer_allows_no_script_but_our_own(guarded: tuple[Running, Client], path: str) -> None:
+    _, client = guarded
+    headers = client.get(path).headers
+    assert "default-src 'none'; script-src 'self'; style-src 'self';" in headers["Content-Security-Policy"]
+    assert (headers["Cache-Control"], headers["X-Content-Type-Options"]) == ("no-store", "nosniff")
+
+
 @pytest.mark.parametrize("path", ["savepoints", "stop", "drain"])
 @pytest.mark.parametrize(
     "headers",
