@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 import pyarrow as pa
 
@@ -17,6 +16,7 @@ from penstock.api.arguments import (
     side_schemas_of,
 )
 from penstock.columnar.schema_guard import SchemaLike
+from penstock.columnar.tables import table_of
 from penstock.errors import PipelineError
 from penstock.graph.logical import OperatorFactory
 from penstock.operators.failures import OnError
@@ -89,27 +89,22 @@ def time_mode_of(mode: TimeMode | None, has_event_time: bool) -> TimeMode:
     return chosen
 
 
-def initial_table(given: Any, key: tuple[str, ...]) -> pa.Table | None:
+def initial_table(given: object, key: tuple[str, ...]) -> pa.Table | None:
     """The initial state as one table: of Arrow, pandas or Spark, where `groupBy` may have been called on it."""
     if given is None:
         return None
     # A DataFrame that was grouped, as Spark's own `initialState` is, has its DataFrame here.
     given = getattr(given, "_df", given)
-    if hasattr(given, "toArrow"):
-        given = given.toArrow()
-    if isinstance(given, pa.RecordBatch):
-        given = pa.Table.from_batches([given])
-    if not isinstance(given, pa.Table) and hasattr(given, "iloc"):
-        given = pa.Table.from_pandas(given, preserve_index=False)
-    if not isinstance(given, pa.Table):
+    table = table_of(given)
+    if table is None:
         raise PipelineError(
             f"process: initial_state is {type(given).__name__}: it must be a pyarrow.Table, or a DataFrame of "
             f"pandas or Spark"
         )
-    missing = [column for column in key if given.schema.names.count(column) != 1]
+    missing = [column for column in key if table.schema.names.count(column) != 1]
     if missing:
         raise PipelineError(
             f"process: initial_state has no column {', '.join(missing)} of the key, or more than one; its columns are "
-            f"{', '.join(given.schema.names)}"
+            f"{', '.join(table.schema.names)}"
         )
-    return given.replace_schema_metadata(None)
+    return table

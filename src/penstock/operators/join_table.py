@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import pyarrow as pa
 from penstock.columnar.gather import take, take_rows
 from penstock.columnar.grouping import key_columns
 from penstock.columnar.plain import plain_type
+from penstock.columnar.tables import table_of
 from penstock.errors import DataError, PenstockError, PipelineError
 from penstock.metrics.metric import counter, gauge
 from penstock.operators.contract import Emit
@@ -43,20 +44,15 @@ REFRESH_FAILED = counter(
 TABLE_ROWS = gauge("table_rows", "rows", "rows of the table of `join_table`, in all subtasks together")
 
 
-def as_table(call: str, given: Any) -> pa.Table:
+def as_table(call: str, given: object) -> pa.Table:
     """A table of Arrow, from one, from a batch, or from a DataFrame of pandas or Spark. Raises `PipelineError`."""
-    if hasattr(given, "toArrow"):
-        given = given.toArrow()
-    if isinstance(given, pa.RecordBatch):
-        given = pa.Table.from_batches([given])
-    if not isinstance(given, pa.Table) and hasattr(given, "iloc"):
-        given = pa.Table.from_pandas(given, preserve_index=False)
-    if not isinstance(given, pa.Table):
+    table = table_of(given)
+    if table is None:
         raise PipelineError(
             f"{call}: the table is {type(given).__name__}: it must be a pyarrow.Table, a DataFrame of pandas or Spark, "
             f"or a function that returns one"
         )
-    return given.replace_schema_metadata(None)
+    return table
 
 
 def require_table_columns(call: str, table: pa.Table, columns: Sequence[str]) -> None:
