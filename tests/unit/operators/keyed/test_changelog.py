@@ -118,7 +118,17 @@ def test_aggregates_that_cannot_take_back_are_refused_when_the_pipeline_is_built
 
 def test_what_cannot_work_on_a_changelog_says_so() -> None:
     changes = source([(0, 0, 0)], 1).key_by("k").top(1, by="v", rank="rank")
-    for call in (lambda: changes.key_by("g").window("1 s", on="v"), lambda: changes.key_by("g").over(rows=2)):
+    plain = changes.pipeline.source(ListSource([], schema=SCHEMA), name="plain").key_by("g")
+    for call in (
+        lambda: changes.key_by("g").window("1 s", on="v"),
+        lambda: changes.key_by("g").session("1 s", on="v"),
+        lambda: changes.key_by("g").count_window(2),
+        lambda: changes.key_by("g").over(rows=2),
+        lambda: changes.key_by("g").join(plain),
+        lambda: plain.join(changes.key_by("g")),
+        lambda: changes.key_by("g").join_as_of(plain),
+        lambda: changes.drop_duplicates("g"),
+    ):
         with pytest.raises(PipelineError, match="its input is a changelog, whose column 'op' takes records back"):
             call()
     with pytest.raises(PipelineError, match=r"an update does not say what the row was; aggregate before to_upsert\(\)"):
@@ -129,3 +139,13 @@ def test_what_cannot_work_on_a_changelog_says_so() -> None:
         changes.drop("op").to_upsert("k")
     # Without its operations it is a stream of records.
     changes.drop("op").key_by("g").aggregate(x=("min", "v"))
+
+
+def test_a_regular_outer_join_is_a_changelog_and_others_are_not() -> None:
+    left = source([(0, 0, 0)], 1).key_by("k")
+    right = left.pipeline.source(ListSource([], schema=SCHEMA), name="right").key_by("k")
+    left.join(right, how="left").to_upsert("k", "v")
+    with pytest.raises(PipelineError, match="its input is a changelog"):
+        left.join(right, how="full").key_by("k").reduce(lambda one, _: one)
+    left.join(right).key_by("k").reduce(lambda one, _: one)
+    left.join(right, how="left", between=("0 s", "1 s"), on="v").key_by("k").reduce(lambda one, _: one)

@@ -191,3 +191,17 @@ def test_one_group_has_one_subtask_and_no_functions_by_key() -> None:
         grouped.count(parallelism=2)
     with pytest.raises(PipelineError, match="process needs the columns of a key"):
         grouped.process(object())
+
+
+@pytest.mark.parametrize("settings", [{"emit": "on_update"}, {"emit": "5 s"}, {"allowed_lateness": "1 s"}])
+def test_the_first_records_of_a_window_that_is_emitted_again_are_refused(settings: dict[str, Any]) -> None:
+    stream = timed(Pipeline("p").source(ListSource([])))
+    with pytest.raises(PipelineError, match="emits a window once, when it is complete: leave out emit="):
+        stream.window("10 ms", **settings).top(1, by="v")
+
+
+def test_one_group_of_all_records_has_no_joins() -> None:
+    stream = Pipeline("p").source(ListSource([])).with_watermark("ts", 0)
+    for join in (stream.key_by().join, stream.key_by().join_as_of):
+        with pytest.raises(PipelineError, match=r"needs the columns of a key, and key_by\(\) names none"):
+            join(stream.key_by("k"))
