@@ -94,7 +94,8 @@ def test_a_script_is_told_of_its_typo_in_one_line_and_ends_well_at_ctrl_c_and_wi
     typo = errors.partition("--- typo begins\n")[2].partition("--- typo ends\n")[0].splitlines()
     # One restart is one line, and so is the end; Spark has nothing to add, and draws no progress bar.
     assert [line.split(" ")[2] for line in typo if line.startswith("pipeline typo")] == ["failed", "has"], typo
-    assert not [line for line in typo if not line.startswith(("pipeline typo", "The pipeline gave up"))], typo
+    told = ("pipeline typo", "pipeline 'typo': page at", "The pipeline gave up")
+    assert not [line for line in typo if not line.startswith(told)], typo
     assert "stopping with a savepoint (Ctrl-C again: at once)" in errors
     assert "pipeline 'interrupted' stopped with savepoint" in errors
     assert "Traceback" not in errors

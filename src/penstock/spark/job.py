@@ -203,7 +203,7 @@ class Job:
         self._lease.beat()
         HANDLER.install()
         HANDLER.add(id(self), self._spark)
-        _log.addHandler(self._supervisor.observations.log)
+        _log.addFilter(self._supervisor.observations.log)
         self._thread.start()
         return self
 
@@ -291,7 +291,7 @@ class Job:
         self._lease.note_page(page)
 
     def _close_attached(self) -> None:
-        _log.removeHandler(self._supervisor.observations.log)
+        _log.removeFilter(self._supervisor.observations.log)
         for close in self._at_end:
             close()
 

@@ -13,21 +13,29 @@ TEXT_MAX = 4_000
 """Characters of one line that are kept."""
 
 
-class LogRing(logging.Handler):
-    """A handler that keeps the last lines. `add` and `lines` are for any thread.
+class LogRing(logging.Filter):
+    """Keeps the last lines of the logger that it is added to. `add` and `lines` are for any thread.
+
+    A filter that lets everything pass, and no handler: with a handler of ours, Python would no longer write warnings to
+    standard error where the user has none. A filter sees what is logged to its own logger, and not to those below.
 
     The trap: other pipelines of the process log to the same loggers. A line that names a pipeline is kept if it names
     this one; one that names none is kept by all.
     """
 
     def __init__(self, pipeline: str, lines_max: int = LINES_MAX) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__()
         self._pipeline = pipeline
         self._lines: deque[LogLine] = deque(maxlen=lines_max)
         self._added = 0
         self._dropped_by_workers: dict[WorkerId, int] = {}
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.WARNING:
+            self._keep(record)
+        return True
+
+    def _keep(self, record: logging.LogRecord) -> None:
         try:
             text = record.getMessage()
         except Exception:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 
 import pytest
 
@@ -128,15 +130,15 @@ def test_attempts_are_bounded() -> None:
 
 def test_a_log_keeps_its_last_lines_and_counts_the_others() -> None:
     ring = LogRing("mine", lines_max=3)
-    logger = logging.getLogger("penstock.test_log_ring")
-    logger.addHandler(ring)
+    logger = logging.getLogger("test_log_ring")
+    logger.addFilter(ring)
     try:
         logger.warning("pipeline %s: %d", "mine", 1)
         logger.warning("pipeline %s: 2", "another")
         logger.info("pipeline mine: not worth it")
         logger.error("no pipeline is named")
     finally:
-        logger.removeHandler(ring)
+        logger.removeFilter(ring)
     assert [(line.level, line.text) for line in ring.lines] == [
         ("WARNING", "pipeline mine: 1"),
         ("ERROR", "no pipeline is named"),
@@ -146,6 +148,19 @@ def test_a_log_keeps_its_last_lines_and_counts_the_others() -> None:
     ring.dropped_by(WorkerId(0), 4)
     ring.dropped_by(WorkerId(0), 4)
     assert len(ring.lines) == 3 and ring.dropped == 4 + 4
+
+
+def test_warnings_still_go_to_standard_error_where_the_user_has_no_handler() -> None:
+    script = (
+        "import logging\n"
+        "from penstock.driver.observation.log_ring import LogRing\n"
+        "logger, ring = logging.getLogger('penstock'), LogRing('mine')\n"
+        "logger.addFilter(ring)\n"
+        "logger.warning('pipeline mine failed and restarts')\n"
+        "print(len(ring.lines))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("1\n", "pipeline mine failed and restarts\n")
 
 
 def test_a_worker_is_profiled_once_at_a_time_and_answers_only_who_asked() -> None:
