@@ -5,6 +5,8 @@ import { Chart, tickBelow } from "./chart.js";
 import { s } from "./dom.js";
 
 const BAR_PX_MIN = 5;
+// Labels that are nearer to each other than this are hard to read.
+const LABEL_PX = 90;
 
 /** Items are {parts: [number or null, …], label(), words(), isFailed, item}; `parts` in the order of `series`. */
 export class BarChart extends Chart {
@@ -47,7 +49,7 @@ export class BarChart extends Chart {
     const step = this.#step();
     const width = Math.min(Math.max(step - 1.5, 2), 22);
     const bars = this.bars.map((bar, index) => this.#bar(bar, this.area.left + (index + 0.5) * step - width / 2, width));
-    const every = Math.max(1, Math.ceil(this.bars.length / Math.max(2, Math.floor(this.width / 130))));
+    const every = Math.max(1, Math.ceil(LABEL_PX / step));
     const ticks = this.bars.map((bar, index) => index % every === 0 && tickBelow(this.area, this.height, this.area.left + (index + 0.5) * step, bar.label()));
     return s("g", null, bars, ticks);
   }
