@@ -77,7 +77,8 @@ def run_tests(files: Sequence[str], wanted: Collection[str] | None, unwanted: Co
 
     Nodes are chosen here and not by pytest, which runs nothing at all if one of them does not exist any more.
     """
-    options = ["-q", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+    # Without the plugin that collects garbage five times at the end: a trial is often shorter than that.
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:unraisableexception", "--hypothesis-seed=0"]
     chosen = None if wanted is None else frozenset(wanted)
     pytest.main([*options, *files], plugins=[_Reporter(chosen, frozenset(unwanted), tell)])
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import importlib.metadata
 import json
 import os
 import signal
@@ -25,7 +26,7 @@ from typing import Any, TextIO
 LIBRARIES = (
     *("numpy", "pandas", "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet"),
     *("fsspec", "msgspec", "pyspark.cloudpickle", "pyspark.sql.datasource", "typer", "zmq"),
-    *("hypothesis", "hypothesis.strategies", "_hypothesis_pytestplugin", "pytest", "pytest_timeout", "xdist.plugin"),
+    *("hypothesis", "hypothesis.strategies", "pytest"),
 )
 """Loading them takes a second or more, which is longer than most trials."""
 
@@ -34,7 +35,9 @@ OUTPUT = "output"
 
 
 def main() -> None:
-    for name in LIBRARIES:
+    # pytest loads every plugin that is installed, and one of them takes longer than all of the libraries.
+    plugins = [entry.module for entry in importlib.metadata.entry_points(group="pytest11")]
+    for name in (*LIBRARIES, *plugins):
         # A library that is not there is missed by the trial that needs it, and by nobody else.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -93,11 +96,13 @@ def _redirect(directory: Path) -> None:
 
 
 def _confine(directory: Path, source: Path) -> None:
-    """Import `penstock` from `source`, in processes that the trial starts too, and write below `directory` only."""
+    """Import `penstock` from `source`, in processes that the trial starts too, and write temporary files below `directory` only."""
     sys.path.insert(0, str(source))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(source), os.getcwd()])
     os.environ["TMPDIR"] = str(directory)
-    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(directory / "hypothesis")
+    # For all trials: Hypothesis reads every source file for its constants, and keeps them by the contents of the file.
+    # Examples that failed are kept there too, and no trial uses those of another: its phases are without `reuse`.
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = os.path.join(os.getcwd(), "hypothesis")
     tempfile.tempdir = None
 
 
