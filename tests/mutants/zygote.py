@@ -96,7 +96,7 @@ def _redirect(directory: Path) -> None:
 
 
 def _confine(directory: Path, source: Path) -> None:
-    """Import `penstock` from `source`, also in processes that the trial starts; temporary files go below `directory`."""
+    """Import `penstock` from `source`, also in processes that it starts; temporary files go below `directory`."""
     sys.path.insert(0, str(source))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(source), os.getcwd()])
     os.environ["TMPDIR"] = str(directory)
