@@ -31,7 +31,7 @@ from penstock.connectors.files.json_lines_sink import JsonLinesSink
 from penstock.connectors.files.latest import read_latest
 from penstock.connectors.files.parquet_sink import ParquetSink
 from penstock.connectors.generator import GeneratorSource
-from penstock.connectors.kafka import KafkaSink, KafkaSource
+from penstock.connectors.kafka import KafkaSink, KafkaSource, SchemaRegistry
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter, nothing_prepared
 from penstock.connectors.source import END_OF_SPLIT, Backlog, Portion, Source, SplitReader
 from penstock.connectors.spark.sink import SparkSink
@@ -112,6 +112,7 @@ __all__ = [
     # sources
     "FileSource",
     "KafkaSource",
+    "SchemaRegistry",
     "DeltaSource",
     "DataFrameSource",
     "GeneratorSource",

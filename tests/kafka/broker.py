@@ -73,27 +73,33 @@ class NoBroker(Exception):
 
 def jars() -> Path:
     """The directory with the jars of Kafka, fetched if they are not there yet. Raises `NoBroker`."""
-    ready = CACHE / "libs"
-    CACHE.mkdir(parents=True, exist_ok=True)
+    return fetched(CACHE, _POM, "Kafka")
+
+
+def fetched(cache: Path, pom: str, name: str) -> Path:
+    """The directory with what a POM depends on, fetched by Maven if it is not there yet. Raises `NoBroker`."""
+    ready = cache / "libs"
+    cache.mkdir(parents=True, exist_ok=True)
     # Two processes of one test run must not fetch into each other's directory.
-    with open(CACHE / "lock", "w", encoding="utf-8") as lock:
+    with open(cache / "lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not ready.exists():
-            _fetch(ready)
+            _fetch(cache, pom, name, ready)
     return ready
 
 
-def _fetch(ready: Path) -> None:
+def _fetch(cache: Path, pom: str, name: str, ready: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
-        raise NoBroker("mvn is missing, and the jars of Kafka come from Maven: install maven")
-    pom, partial = CACHE / "pom.xml", CACHE / "partial"
-    pom.write_text(_POM, encoding="utf-8")
+        raise NoBroker(f"mvn is missing, and {name} comes from Maven: install maven")
+    file, partial = cache / "pom.xml", cache / "partial"
+    file.write_text(pom, encoding="utf-8")
     shutil.rmtree(partial, ignore_errors=True)
-    command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={partial}"]
+    goal = "dependency:copy-dependencies"
+    command = [maven, "-q", "-B", "-f", str(file), goal, f"-DoutputDirectory={partial}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode:
-        raise NoBroker(f"Maven has not got the jars of Kafka: {(done.stdout + done.stderr)[-500:]}")
+        raise NoBroker(f"Maven has not got {name}: {(done.stdout + done.stderr)[-500:]}")
     partial.rename(ready)
 
 

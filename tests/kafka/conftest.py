@@ -9,6 +9,7 @@ import pytest
 
 from tests.kafka.broker import Broker, NoBroker
 from tests.kafka.kit import Topics
+from tests.kafka.registry_server import Gate, RegistryServer
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +30,23 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture
 def topics(broker: Broker) -> Topics:
     return Topics(broker)
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    made = RegistryServer(tmp_path_factory.mktemp("registry"))
+    try:
+        made.start()
+    except NoBroker as reason:
+        if os.environ.get("CI") or os.environ.get("PENSTOCK_REQUIRE_COMPONENTS"):
+            pytest.fail(f"the registry cannot be started, and this run requires it: {reason}")
+        pytest.skip(f"the registry cannot be started: {reason}")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def gate(registry: RegistryServer) -> Iterator[Gate]:
+    made = Gate(registry)
+    yield made
+    made.close()

@@ -317,7 +317,7 @@ def test_a_wrong_host_and_a_missing_topic_are_told_with_the_cure(
     ("options", "said"),
     [
         ({}, "needs schema="),
-        ({"format": "xml"}, "must be 'json', 'avro', 'raw'"),
+        ({"format": "xml"}, "must be 'json', 'avro', 'protobuf', 'raw'"),
         ({"schema": SCHEMA, "start": "first"}, "start is 'first'"),
         ({"schema": SCHEMA, "start": {0: -1}}, "offset -1"),
         ({"schema": SCHEMA, "metadata": ["id"]}, "must be one of topic, partition"),

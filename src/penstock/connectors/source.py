@@ -236,7 +236,7 @@ class Source(ABC):
                 pass  # in the driver: look at the input once, for all workers
 
             def on_restore(self, splits):
-                pass  # in the workers: the splits that the checkpoint knows
+                pass  # in the workers: the splits that the checkpoint knows, with their offsets
 
             def splits(self):
                 return ["abc", "xyz"]
@@ -290,9 +290,12 @@ class Source(ABC):
     def __repr__(self) -> str:
         return shown_identity(self.identity())
 
-    def on_restore(self, splits: Sequence[str]) -> None:
-        """A checkpoint is restored that has positions of these splits, none for a new pipeline. Called in the workers
-        before `open`. A split that is not among them has appeared since: it is to be read from its first record."""
+    def on_restore(self, splits: Mapping[str, bytes]) -> None:
+        """A checkpoint is restored that has these offsets, by the names of their splits; none for a new pipeline.
+
+        Called in the workers before `open`. A split that is not among them has appeared since: it is to be read from
+        its first record.
+        """
 
     def on_start(self) -> None:
         """Called in the driver, once for each start of the pipeline, before the source travels to the workers.

@@ -133,7 +133,7 @@ class SourceStage:
     def restore(self, splits: Mapping[str, SplitState]) -> None:
         """Positions to go on from; must be called before `discover`."""
         self._restored = splits
-        self.source.on_restore(tuple(splits))
+        self.source.on_restore({name: state.offset for name, state in splits.items()})
 
     def discover(self, names: Sequence[str], now_ms: int = 0) -> bool:
         """Open the splits of `names` that are this subtask's and not open yet; True if there were any."""

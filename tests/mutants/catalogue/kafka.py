@@ -6,6 +6,9 @@ from tests.mutants.mutant import OWN, Mutant
 
 _SOURCE = ("tests/kafka/test_source.py",)
 _SINK = ("tests/kafka/test_sink.py",)
+_REGISTRY = ("tests/kafka/test_registry.py",)
+_AVRO = ("tests/unit/connectors/kafka/test_avro.py",)
+_PROTOBUF = ("tests/unit/connectors/kafka/test_protobuf.py",)
 
 
 def _mutant(name: str, file: str, old: str, new: str, why: str, tests: tuple[str, ...]) -> Mutant:
@@ -100,6 +103,118 @@ MUTANTS = (
         "                    if True:\n",
         "I4: the marker behind it is overlooked, and the output comes twice.",
         _SINK,
+    ),
+    _mutant(
+        "A restart reads with the newest schema",
+        "source.py",
+        "self._schema_id or by_registry.id",
+        "by_registry.id",
+        "The columns change in the middle of a stream, without a word.",
+        _REGISTRY,
+    ),
+    _mutant(
+        "Positions do not name the schema that they were read with",
+        "source.py",
+        '({} if schema is None else {"schema": schema})',
+        "{}",
+        "After a restart of the driver the columns are others.",
+        _REGISTRY,
+    ),
+    _mutant(
+        "Rows of several schemas stay in the order of the schemas",
+        "framing.py",
+        'order = np.argsort(np.concatenate(parts), kind="stable")',
+        "order = np.arange(len(keys))",
+        "I1: rows and offsets are not those of the same message.",
+        _REGISTRY,
+    ),
+    _mutant(
+        "A registry that refuses is asked for ever",
+        "registry.py",
+        "if error.http_status_code < 500 and error.http_status_code != 429:",
+        "if False:",
+        "The pipeline stands still, and the user waits for a permission that nobody was told of.",
+        _REGISTRY,
+    ),
+    _mutant(
+        "A registry that is down is an error of the message",
+        "registry.py",
+        "            if self._is_over(silent):\n",
+        '            if True:\n                raise ValueError("not now")\n            if self._is_over(silent):\n',
+        "With on_error='skip' an outage of the registry loses records.",
+        _REGISTRY,
+    ),
+    _mutant(
+        "A thread that is closed goes on asking the registry",
+        "registry.py",
+        "            if self._is_over(silent):\n",
+        "            if False:\n",
+        "Each restart during an outage leaves a thread behind.",
+        _REGISTRY,
+    ),
+    _mutant(
+        "A cursor of Avro runs into the next message",
+        "avro/decoding.py",
+        "(lengths > end - at).any()",
+        "(lengths > len(data) - at).any()",
+        "A damaged message is completed with bytes of its neighbour.",
+        _AVRO,
+    ),
+    _mutant(
+        "An Avro record need not end with its message",
+        "avro/decoding.py",
+        "wrong = np.flatnonzero(behind != end)",
+        "wrong = np.flatnonzero(behind > end)",
+        "Messages of another schema become rows, wherever it begins alike.",
+        _AVRO,
+    ),
+    _mutant(
+        "An Avro long is read as an int",
+        "avro/resolution.py",
+        '"long": {"long", "float", "double"},',
+        '"long": {"int", "long", "float", "double"},',
+        "Numbers lose their upper half.",
+        _AVRO,
+    ),
+    _mutant(
+        "Milliseconds are read as microseconds",
+        "avro/resolution.py",
+        "return written is None or wanted is None or written == wanted",
+        "return True",
+        "Every time is near 1970.",
+        _AVRO,
+    ),
+    _mutant(
+        "A column that Avro has no field for is left out in silence",
+        "avro/encoding.py",
+        "    if unknown:\n",
+        "    if False:\n",
+        "Output is missing, and nothing says so.",
+        _AVRO,
+    ),
+    _mutant(
+        "A Protobuf field whose type has changed is read",
+        "protobuf/evolution.py",
+        'return "" if after in _WIDENED.get(before, ()) else told',
+        'return ""',
+        "Protobuf makes the default of it, or another number.",
+        _PROTOBUF,
+    ),
+    _mutant(
+        "An enum whose numbers have changed names is read",
+        "protobuf/evolution.py",
+        "if known.get(value.number, value.name) != value.name:",
+        "if False:",
+        "One symbol is taken for another.",
+        _PROTOBUF,
+    ),
+    _mutant(
+        "The first message of a schema stands for all",
+        "framing.py",
+        "found[rows, number], at[rows] = longs(values.data, at[rows], values.end[rows])",
+        "_, at[rows] = longs(values.data, at[rows], values.end[rows])",
+        "A message is compared with another one of its file.",
+        _PROTOBUF,
     ),
     Mutant(
         "A split that is not caught up becomes idle",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.connectors.kafka.formats import avro_schema
-from penstock.errors import DataError, PipelineError
+from penstock.connectors.kafka.avro.messages import avro_encoder
+from penstock.connectors.kafka.avro.schemas import arrow_schema, avro_schema
+from penstock.connectors.kafka.protobuf.messages import protobuf_encoder
+from penstock.errors import DataError
 from penstock.user_code import user_code_error
 
 if TYPE_CHECKING:
@@ -67,11 +68,30 @@ def _values_of(sink: KafkaSink) -> Values:
         return _json
     if sink.format == "raw":
         return _raw(sink)
-    if sink.format == "avro":
-        return _avro(sink)
-    raise PipelineError(
-        f"KafkaSink: format is {sink.format!r}: it must be 'json', 'avro', 'raw', or a function of a batch"
-    )
+    return _by_schema(sink)
+
+
+def _by_schema(sink: KafkaSink) -> Values:
+    """Avro and Protobuf. With a registry the schema is settled when the sink travels: the writer has it."""
+    encode: Callable[[pa.RecordBatch], pa.Array] | None = None
+    if sink.by_registry is None and sink.format == "avro":
+        avro = avro_schema("KafkaSink", sink.schema)
+        arrow_schema("KafkaSink", avro)
+        encode = avro_encoder("KafkaSink", avro, None)
+    elif sink.message is not None:
+        encode = protobuf_encoder(sink.message, None)
+
+    def values(batch: pa.RecordBatch) -> tuple[pa.Array, None]:
+        nonlocal encode
+        if encode is None:
+            assert sink.by_registry is not None
+            encode = sink.by_registry.encoder()
+        try:
+            return encode(batch), None
+        except (ValueError, pa.ArrowException) as error:
+            raise DataError(f"{sink.where}: rows do not fit the schema: {error}") from error
+
+    return values
 
 
 def _json(batch: pa.RecordBatch) -> tuple[pa.Array, None]:
@@ -86,25 +106,6 @@ def _raw(sink: KafkaSink) -> Values:
     def values(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array | None]:
         keys = _as_binary(batch.column("key")) if "key" in batch.schema.names else None
         return _as_binary(_column(sink, batch, "value")), keys
-
-    return values
-
-
-def _avro(sink: KafkaSink) -> Values:
-    schema = avro_schema("KafkaSink", sink.schema)
-
-    def values(batch: pa.RecordBatch) -> tuple[pa.Array, None]:
-        import fastavro
-
-        found = []
-        for row in batch.to_pylist():
-            data = io.BytesIO()
-            try:
-                fastavro.schemaless_writer(data, schema, row)
-            except Exception as error:
-                raise DataError(f"{sink.where}: the row {row} does not fit the Avro schema: {error}") from error
-            found.append(data.getvalue())
-        return pa.array(found, pa.binary()), None
 
     return values
 

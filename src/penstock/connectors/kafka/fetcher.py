@@ -25,7 +25,8 @@ import pyarrow as pa
 from penstock.connectors.dead_letters import DeadLetter
 from penstock.connectors.files.formats.pieces import Piece, sorted_out
 from penstock.connectors.kafka.client import Complaints, kafka, told
-from penstock.connectors.kafka.formats import Decode, Messages
+from penstock.connectors.kafka.formats import Decode
+from penstock.connectors.kafka.framing import Messages
 from penstock.connectors.kafka.positions import known_end, partition_of, split_of, watermarks_of
 from penstock.errors import DataError, PenstockError, StorageError
 
@@ -100,7 +101,7 @@ class Fetcher:
         where: str,
         servers: str,
         settings: Mapping[str, Any],
-        decode: Decode,
+        decode: Callable[[Callable[[], bool]], Decode],
         on_lost_offsets: str,
         group: str | None,
     ) -> None:
@@ -109,7 +110,7 @@ class Fetcher:
         self._servers = servers
         self._complaints = Complaints(where)
         self._settings = dict(settings)
-        self._decode = decode
+        self._decode = decode(lambda: self.is_closed)
         self._on_lost_offsets = on_lost_offsets
         self._group = group
         self._inboxes: dict[str, Inbox] = {}

@@ -7,8 +7,6 @@ neighbours: after a restart polls are cut elsewhere (I1).
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -18,11 +16,16 @@ import pyarrow as pa
 from penstock.columnar.schema_ddl import SchemaLike, as_schema
 from penstock.connectors.files.formats.json_lines import parsed
 from penstock.connectors.files.formats.pieces import BAD
+from penstock.connectors.kafka.avro.messages import AvroDecoder
+from penstock.connectors.kafka.by_registry import ByRegistry
 from penstock.connectors.kafka.client import kafka
+from penstock.connectors.kafka.framing import Messages, values_of
+from penstock.connectors.kafka.protobuf.message_types import message_type
+from penstock.connectors.kafka.protobuf.messages import ProtobufDecoder
+from penstock.connectors.kafka.registry import SchemaRegistry
 from penstock.errors import DataError, PenstockError, PipelineError
 from penstock.user_code import user_code_error
 
-Messages: TypeAlias = Sequence[Any]
 Decode: TypeAlias = Callable[[Messages], pa.RecordBatch]
 
 METADATA: dict[str, pa.DataType] = {
@@ -56,6 +59,21 @@ def metadata_names(metadata: Sequence[str] | Mapping[str, str], taken: Sequence[
 class Decoder:
     """Decodes messages by one format, and adds the wished columns of the messages themselves."""
 
+    def __init__(self, decode: Decode | ByRegistry, metadata: Mapping[str, str]) -> None:
+        self._format = decode
+        self._metadata = metadata
+
+    @property
+    def by_registry(self) -> ByRegistry | None:
+        return self._format if isinstance(self._format, ByRegistry) else None
+
+    def started(self, reader_id: int | None, is_closed: Callable[[], bool]) -> Decode:
+        """For one thread, which may wait for a registry until it is closed."""
+        decode = self._format.decoder(reader_id, is_closed) if isinstance(self._format, ByRegistry) else self._format
+        return _Running(decode, self._metadata)
+
+
+class _Running:
     def __init__(self, decode: Decode, metadata: Mapping[str, str]) -> None:
         self._decode = decode
         self._metadata = metadata
@@ -65,10 +83,6 @@ class Decoder:
         for column, name in self._metadata.items():
             batch = batch.append_column(pa.field(name, METADATA[column]), metadata_column(column, messages))
         return batch
-
-
-def values_of(messages: Messages) -> list[bytes | None]:
-    return list(map(kafka().Message.value, messages))
 
 
 def metadata_column(column: str, messages: Messages) -> pa.Array:
@@ -84,8 +98,11 @@ def metadata_column(column: str, messages: Messages) -> pa.Array:
 # --- the formats ---
 
 
-def decoder_of(format: Any, schema: Any) -> tuple[Decode, list[str]]:
+def decoder_of(
+    format: Any, schema: Any, message: Any, registry: SchemaRegistry | None
+) -> tuple[Decode | ByRegistry, Sequence[str]]:
     """The decoder of a format, and the names of its columns as far as they are known."""
+    require_fitting("KafkaSource", format, message, registry)
     if callable(format):
         return Decoded(format), []
     if format == "raw":
@@ -98,12 +115,27 @@ def decoder_of(format: Any, schema: Any) -> tuple[Decode, list[str]]:
             )
         declared = _arrow_schema(schema)
         return JsonDecoder(declared), list(declared.names)
+    if registry is not None:
+        by_registry = ByRegistry("KafkaSource", format, registry, schema, message)
+        return by_registry, by_registry.names
     if format == "avro":
-        avro = AvroDecoder(schema)
+        avro = AvroDecoder("KafkaSource", schema)
         return avro, list(avro.schema.names)
-    raise PipelineError(
-        f"KafkaSource: format is {format!r}: it must be 'json', 'avro', 'raw', or a function of a batch"
-    )
+    protobuf = ProtobufDecoder(message_type("KafkaSource", message, schema))
+    return protobuf, list(protobuf.schema.names)
+
+
+def require_fitting(where: str, format: Any, message: Any, registry: SchemaRegistry | None) -> None:
+    """Raise for a format that does not exist, and for arguments that are not for it."""
+    if not callable(format) and format not in ("json", "avro", "protobuf", "raw"):
+        raise PipelineError(
+            f"{where}: format is {format!r}: it must be 'json', 'avro', 'protobuf', 'raw', or a function of a batch"
+        )
+    shown = "a function" if callable(format) else repr(format)
+    if registry is not None and format not in ("avro", "protobuf"):
+        raise PipelineError(f"{where}: registry= is for format='avro' and 'protobuf', and the format is {shown}")
+    if message is not None and format != "protobuf":
+        raise PipelineError(f"{where}: message= is for format='protobuf', and the format is {shown}")
 
 
 def _arrow_schema(schema: SchemaLike) -> pa.Schema:
@@ -176,99 +208,3 @@ def _require_objects(values: Sequence[bytes], text: bytes) -> None:
         stripped = value.strip(_BLANK)
         if not (stripped.startswith(b"{") and stripped.endswith(b"}")):
             raise ValueError("the message is not one JSON object")
-
-
-class AvroDecoder:
-    """One Avro record per message, all written with the schema that was given; without a registry."""
-
-    def __init__(self, schema: Any) -> None:
-        self.avro = avro_schema("KafkaSource", schema)
-        self.schema = pa.schema([(each["name"], arrow_type(each["type"])) for each in self.avro["fields"]])
-
-    def __call__(self, messages: Messages) -> pa.RecordBatch:
-        import fastavro
-
-        read: Any = fastavro.schemaless_reader
-        schema = self.avro
-        rows: list[dict[str, Any]] = []
-        for value in values_of(messages):
-            if value is None:
-                rows.append({})
-                continue
-            data = io.BytesIO(value)
-            try:
-                rows.append(read(data, schema))
-            except Exception as error:
-                confluent = value[:1] == b"\0" and len(value) > 5
-                hint = ". It may begin with the id of a schema registry, which is not supported" if confluent else ""
-                raise ValueError(f"no Avro record of the schema: {str(error) or type(error).__name__}{hint}") from error
-            if data.tell() != len(value):
-                raise ValueError(f"the Avro record ends at byte {data.tell()} of {len(value)}: the schema does not fit")
-        return pa.RecordBatch.from_pylist(rows, schema=self.schema)
-
-
-def avro_schema(where: str, schema: Any) -> Any:
-    """A parsed record schema of Avro, from a mapping or JSON text."""
-    try:
-        import fastavro
-    except ImportError as error:
-        raise PipelineError(
-            f"{where}: format='avro' needs the package fastavro: pip install 'penstock[kafka]'"
-        ) from error
-    try:
-        parsed_schema: Any = fastavro.parse_schema(json.loads(schema) if isinstance(schema, str) else schema)
-        is_record = parsed_schema["type"] == "record"
-    except Exception as error:
-        raise PipelineError(
-            f"{where}: format='avro' needs schema=, an Avro schema as a mapping or JSON: {error}"
-        ) from error
-    if not is_record:
-        raise PipelineError(f"{where}: the Avro schema must be that of a record")
-    return parsed_schema
-
-
-_PRIMITIVES = {
-    "null": pa.null(),
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "bytes": pa.binary(),
-    "string": pa.string(),
-}
-_LOGICAL = {
-    "date": pa.date32(),
-    "timestamp-millis": pa.timestamp("ms", "UTC"),
-    "timestamp-micros": pa.timestamp("us", "UTC"),
-    "local-timestamp-millis": pa.timestamp("ms"),
-    "local-timestamp-micros": pa.timestamp("us"),
-    "time-millis": pa.time32("ms"),
-    "time-micros": pa.time64("us"),
-    "uuid": pa.string(),
-}
-
-
-def arrow_type(avro: Any) -> pa.DataType:
-    """The Arrow type of an Avro type. Raises `PipelineError` for those that have none."""
-    if isinstance(avro, list):
-        others = [each for each in avro if each != "null"]
-        if len(others) == 1:
-            return arrow_type(others[0])
-    elif isinstance(avro, str) and avro in _PRIMITIVES:
-        return _PRIMITIVES[avro]
-    elif isinstance(avro, dict):
-        logical = avro.get("logicalType")
-        if logical == "decimal":
-            return pa.decimal128(avro["precision"], avro.get("scale", 0))
-        if logical in _LOGICAL:
-            return _LOGICAL[logical]
-        nested = {
-            "record": lambda: pa.struct([(each["name"], arrow_type(each["type"])) for each in avro["fields"]]),
-            "array": lambda: pa.list_(arrow_type(avro["items"])),
-            "map": lambda: pa.map_(pa.string(), arrow_type(avro["values"])),
-            "enum": pa.string,
-            "fixed": lambda: pa.binary(avro["size"]),
-        }.get(avro["type"])
-        return nested() if nested is not None else arrow_type(avro["type"])
-    raise PipelineError(f"KafkaSource: the Avro type {avro!r} has no Arrow type: decode it with a function as format=")

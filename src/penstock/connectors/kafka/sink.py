@@ -17,6 +17,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from penstock.connectors.files.filesystem import Place, address_of, place_of
+from penstock.connectors.kafka.by_registry import ByRegistry
 from penstock.connectors.kafka.client import (
     Complaints,
     kafka,
@@ -26,7 +27,10 @@ from penstock.connectors.kafka.client import (
     require_topic,
 )
 from penstock.connectors.kafka.encoding import SCHEMA, Encoder, encoder_of
+from penstock.connectors.kafka.formats import require_fitting
+from penstock.connectors.kafka.protobuf.message_types import MessageType, message_type
 from penstock.connectors.kafka.publisher import Publisher, produce, staged_name
+from penstock.connectors.kafka.registry import SchemaRegistry, registry_of
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
 from penstock.errors import PipelineError, StorageError
 from penstock.ids import Generation
@@ -56,10 +60,14 @@ class KafkaSink(Sink):
         at_once = KafkaSink("kafka:9092", "totals", guarantee="at-least-once")
         assert isinstance(at_once, Sink)
 
-    `format`: `"json"` (the row as an object), `"avro"` (with `schema`), `"raw"` (the columns `value` and, if there is
+    `format`: `"json"` (the row as an object), `"avro"` (with `schema`), `"protobuf"` (`message` is a generated class,
+    or a name in `schema`, which is a descriptor set or `.proto` text), `"raw"` (the columns `value` and, if there is
     one, `key`), or a function that gets the batch and returns one of as many rows with the columns `value` and, if
-    wished, `key`. `key` names the column that decides the partition, hashed as by Kafka's Java clients; text and binary
-    as they are, other types as text. `topic_column` names the column with the topic; it is not part of the value.
+    wished, `key`. `registry`, a URL or a `SchemaRegistry`: the schema is registered when the pipeline starts, or is the
+    newest of the subject if none is given, and each message begins with its id.
+
+    `key` names the column that decides the partition, hashed as by Kafka's Java clients; text and binary as they are,
+    other types as text. `topic_column` names the column with the topic; it is not part of the value.
 
     **Exactly once** for readers with `isolation.level=read_committed`: output appears with each checkpoint, in one
     transaction. It is staged in `staging` until then, a directory or URL that the driver and all workers reach.
@@ -81,6 +89,8 @@ class KafkaSink(Sink):
         key: str | None = None,
         format: Any = "json",
         schema: Any = None,
+        message: Any = None,
+        registry: str | SchemaRegistry | None = None,
         guarantee: Guarantee = "exactly-once",
         transactional_id: str | None = None,
         staging: str | os.PathLike[str] | None = None,
@@ -94,6 +104,13 @@ class KafkaSink(Sink):
         self.topic, self.topic_column, self.key = topic, topic_column, key
         self.guarantee = guarantee
         self.format, self.schema = format, schema
+        settings = registry_of("KafkaSink", registry)
+        require_fitting("KafkaSink", format, message, settings)
+        self.message: MessageType | None = None
+        """Of Protobuf without a registry. A class would not travel: workers need not have it."""
+        if format == "protobuf" and settings is None:
+            self.message = message_type("KafkaSink", message, schema)
+        self.by_registry = None if settings is None else ByRegistry("KafkaSink", format, settings, schema, message)
         self.options = dict(options or {})
         require_free("KafkaSink", self.options, _RESERVED)
         self.transactional_id = transactional_id or ""
@@ -109,6 +126,8 @@ class KafkaSink(Sink):
         # In the driver, before anything starts: a client finds out later, and by timeouts.
         if not self._is_checked:
             require_topic(self.where, self.servers, self.asking(), self.topic)
+            if self.by_registry is not None:
+                self.by_registry.settle_writer(self.topic)
             self._is_checked = True
         return dict(vars(self))
 

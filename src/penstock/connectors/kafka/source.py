@@ -30,13 +30,14 @@ from penstock.connectors.kafka.client import (
 from penstock.connectors.kafka.fetcher import Fetched, Fetcher, Inbox
 from penstock.connectors.kafka.formats import Decoder, decoder_of, metadata_names
 from penstock.connectors.kafka.positions import BEGINNING, Bound, checked, partition_of, resolved, split_of
+from penstock.connectors.kafka.registry import SchemaRegistry, registry_of
 from penstock.connectors.source import END_OF_SPLIT, Backlog, Portion, Source, SplitReader
 from penstock.errors import DataError, PipelineError, StorageError
 from penstock.ids import DEAD_LETTERS
 
 _log = logging.getLogger("penstock")
 
-Format: TypeAlias = Literal["json", "avro", "raw"] | Callable[[pa.RecordBatch], pa.RecordBatch]
+Format: TypeAlias = Literal["json", "avro", "protobuf", "raw"] | Callable[[pa.RecordBatch], pa.RecordBatch]
 
 _RESERVED = {
     "bootstrap.servers": "say servers=",
@@ -61,10 +62,16 @@ class KafkaSource(Source):
         everything = KafkaSource("kafka:9092", "orders", schema=schema)
         assert everything.is_endless
 
-    `format`: `"json"` (one object per message; needs `schema`), `"avro"` (records written with `schema`, without a
-    registry), `"raw"` (the column `value`), or a function that gets a batch with the columns value, topic, partition,
-    offset, timestamp, key and headers and returns a batch with one row for each message. `metadata` adds some of these
-    to the other formats, under names of your own if it is a mapping.
+    `format`: `"json"` (one object per message; needs `schema`), `"avro"` (records written with `schema`), `"protobuf"`
+    (`message` is a generated class, or a name in `schema`, which is a descriptor set or `.proto` text), `"raw"` (the
+    column `value`), or a function that gets a batch with the columns value, topic, partition, offset, timestamp, key
+    and headers and returns a batch with one row for each message. `metadata` adds some of these to the other formats,
+    under names of your own if it is a mapping.
+
+    `registry`, a URL or a `SchemaRegistry`: each message begins with the id of the schema that it was written with. All
+    are read as columns of one schema: that of `schema` or `message`, or else the newest of the subject when the
+    pipeline is first started, which is kept in the checkpoint. Fields that were added have their defaults, fields that
+    were removed are left out, numbers are promoted. A message that cannot be read so is subject to `on_error`.
 
     `start` and `stop` are `"earliest"`, `"latest"`, a time, or offsets by partition (`{0: 17}`, `{"orders/0": 17}`;
     partitions that it does not name are read from their first record). With `stop` the source ends. Without it, new
@@ -92,6 +99,8 @@ class KafkaSource(Source):
         stop: Bound | None = None,
         format: Format = "json",
         schema: Any = None,
+        message: Any = None,
+        registry: str | SchemaRegistry | None = None,
         metadata: Sequence[str] | Mapping[str, str] = (),
         group: str | None = None,
         isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
@@ -113,8 +122,9 @@ class KafkaSource(Source):
         require_free("KafkaSource", self.options, _RESERVED)
         self.start = checked("start", start, ("earliest", "latest"), self.topics)
         self.stop = checked("stop", stop, ("latest",), self.topics)
-        decode, names = decoder_of(format, schema)
+        decode, names = decoder_of(format, schema, message, registry_of("KafkaSource", registry))
         self.format = format if isinstance(format, str) else "function"
+        self.metadata = metadata
         self.decode = Decoder(decode, metadata_names(metadata, names))
         self.group = group
         self.isolation = isolation
@@ -126,12 +136,14 @@ class KafkaSource(Source):
         self._stops: dict[str, int] = {}
         self._listing: list[str] = []
         self._is_restored = False
+        self._schema_id: int | None = None
+        """That of the checkpoint, by which its columns were read."""
         self._process = _Process()
         kafka()
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle()
-        return {**vars(self), "_is_restored": False}
+        return {**vars(self), "_is_restored": False, "_schema_id": None}
 
     @property
     def where(self) -> str:
@@ -173,6 +185,10 @@ class KafkaSource(Source):
         """Fix, once, where to begin and to stop, for all workers and all restarts of this driver."""
         if self._starts is not None:
             return
+        by_registry = self.decode.by_registry
+        if by_registry is not None:
+            names = by_registry.settle_reader(self.topics[0] if len(self.topics) == 1 else None)
+            metadata_names(self.metadata, names)
         self._listing = self._list()
         consumer = self._process.consumer(self)
         try:
@@ -213,8 +229,24 @@ class KafkaSource(Source):
 
     # --- reading ---
 
-    def on_restore(self, splits: Sequence[str]) -> None:
+    def on_restore(self, splits: Mapping[str, bytes]) -> None:
         self._is_restored = self._is_restored or bool(splits)
+        ids = {json.loads(offset).get("schema") for offset in splits.values()} - {None}
+        newest = None if self.decode.by_registry is None else self.decode.by_registry.id
+        if not ids or newest is None:
+            return
+        self._schema_id = max(ids)
+        if self._schema_id != newest:
+            self._process.say_once(
+                f"{self.where}: the checkpoint was read with schema {self._schema_id}, and so are later messages. The "
+                f"newest is schema {newest}: to have its columns, declare it with schema="
+            )
+
+    @property
+    def schema_id(self) -> int | None:
+        """That of the schema with which messages are read; None if it is declared, or there is no registry."""
+        by_registry = self.decode.by_registry
+        return None if by_registry is None or by_registry.id is None else self._schema_id or by_registry.id
 
     def open(self, split: str, offset: bytes | None) -> SplitReader:
         if offset is not None:
@@ -229,8 +261,14 @@ class KafkaSource(Source):
         """The fetcher of this process, from now on with one partition more."""
         fetcher = self._process.fetcher
         if fetcher is None or not fetcher.can_join(inbox.split):
+            schema_id = self.schema_id
             fetcher = self._process.fetcher = Fetcher(
-                self.where, self.servers, self.settings(), self.decode, self.on_lost_offsets, self.group
+                self.where,
+                self.servers,
+                self.settings(),
+                lambda is_closed: self.decode.started(schema_id, is_closed),
+                self.on_lost_offsets,
+                self.group,
             )
         fetcher.join(inbox)
         return fetcher
@@ -337,7 +375,8 @@ class KafkaReader(SplitReader):
         return None if end is None else Backlog(rows=max(0, end - self._next))
 
     def offset(self) -> bytes:
-        return json.dumps({"next": self._next}).encode()
+        schema = self._source.schema_id
+        return json.dumps({"next": self._next} | ({} if schema is None else {"schema": schema})).encode()
 
     def on_checkpoint_complete(self, offset: bytes) -> None:
         if self._fetcher is not None:
