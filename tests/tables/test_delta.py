@@ -57,6 +57,19 @@ def test_a_driver_that_is_killed_at_any_step_of_a_commit_loses_and_doubles_nothi
     )
 
 
+def test_a_driver_that_is_killed_while_it_merges_a_changelog_loses_doubles_and_keeps_no_deleted_row(
+    tmp_path: Path,
+) -> None:
+    killed_at_every_step(
+        tmp_path,
+        sink="from penstock.connectors.delta import DeltaSink; "
+        "sink = DeltaSink(DIRECTORY + '/table', mode='upsert', key='n')",
+        module="penstock.connectors.delta.sink",
+        read_back=lambda directory: [row["n"] for row in rows_of(directory / "table")],
+        changes=True,
+    )
+
+
 def staged(sink: DeltaSink, batch: pa.RecordBatch) -> list[bytes]:
     writer = sink.writer(0, Generation(1))
     writer.write(batch)
@@ -130,6 +143,65 @@ def test_upserts_replace_rows_and_the_highest_sequence_wins(tmp_path: Path) -> N
     found = {row["k"]: row["value"] for row in rows_of(tmp_path / "t")}
     assert found == {"a": 20, "b": 2, "c": 3}
     assert list((tmp_path / "t").glob("penstock-*")) == []
+
+
+def changes(*rows: tuple[str, str, int]) -> pa.RecordBatch:
+    ops, keys, values = zip(*rows, strict=True)
+    return pa.record_batch({"op": list(ops), "k": list(keys), "value": list(values)})
+
+
+def test_a_changelog_deletes_rows_and_the_newest_change_of_a_key_wins(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path / "t", mode="upsert", key="k")
+    committer = sink.committer()
+    first = changes(("insert", "a", 1), ("insert", "b", 1), ("insert", "c", 1), ("delete", "c", 1))
+    committer.commit(CheckpointId(1), staged(sink, first))
+    second = ("delete", "a", 1), ("update", "b", 2), ("delete", "gone", 0), ("delete", "d", 1), ("insert", "d", 4)
+    handed = staged(sink, changes(*second))
+    for _ in range(2):
+        committer.commit(CheckpointId(2), handed)
+    assert sorted((row["k"], row["value"]) for row in rows_of(tmp_path / "t")) == [("b", 2), ("d", 4)]
+    assert deltalake.DeltaTable(str(tmp_path / "t")).schema().to_arrow().names == ["k", "value"]
+
+
+def test_a_delete_that_is_older_than_the_row_in_the_table_deletes_nothing(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path / "t", mode="upsert", key="k", by="value")
+    committer = sink.committer()
+    committer.commit(CheckpointId(1), staged(sink, changes(("insert", "a", 5), ("insert", "b", 5))))
+    committer.commit(CheckpointId(2), staged(sink, changes(("delete", "a", 4), ("delete", "b", 5))))
+    assert [row["k"] for row in rows_of(tmp_path / "t")] == ["a"]
+
+
+def test_a_column_op_of_the_table_is_data_and_other_operations_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = DeltaSink(tmp_path / "changes", mode="upsert", key="k")
+    with pytest.raises(DataError, match=r"the column 'op' of the changes for .* has 'upsert' \(1 of 2 records\)"):
+        staged(sink, changes(("insert", "a", 1), ("upsert", "b", 1)))
+    writer = sink.writer(0, Generation(1))
+    writer.write(changes(("insert", "a", 1)))
+    with pytest.raises(DataError, match="'op' is missing"):
+        writer.write(changes(("insert", "a", 1)).drop_columns(["op"]))
+    deltalake.write_deltalake(str(tmp_path / "own"), pa.Table.from_batches([changes(("plus", "a", 1))]))
+    own = DeltaSink(tmp_path / "own", mode="upsert", key="k")
+    with caplog.at_level("WARNING"):
+        committer = own.committer()
+    assert "the table has a column 'op', which is written as data" in caplog.text
+    committer.commit(CheckpointId(1), staged(own, changes(("delete", "a", 2))))
+    assert rows_of(tmp_path / "own") == [{"op": "delete", "k": "a", "value": 2}]
+
+
+def test_a_changelog_of_deletes_and_inserts_is_refused_and_one_by_key_becomes_a_table(tmp_path: Path) -> None:
+    def best(sink: DeltaSink, *, by_key: bool) -> Pipeline:
+        rows = [{"user": "ada", "amount": 1}, {"user": "ben", "amount": 2}, {"user": "ada", "amount": 3}]
+        stream = Pipeline("best").source(ListSource(rows, batch_rows=1), name="orders")
+        top = stream.key_by("user").top(1, by="amount", rank="rank")
+        return (top.to_upsert("user", "rank") if by_key else top).sink(sink, name="table")
+
+    sink = DeltaSink(tmp_path / "t", mode="upsert", key=["user", "rank"])
+    with pytest.raises(PipelineError, match=r"Put to_upsert\(…\), with the columns of the key, in front of the sink"):
+        best(sink, by_key=False)
+    run(best(sink, by_key=True), crash_after_checkpoints=1)
+    assert sorted((row["user"], row["amount"]) for row in rows_of(tmp_path / "t")) == [("ada", 3), ("ben", 2)]
 
 
 def test_small_files_are_compacted_and_large_ones_are_followed_by_others(tmp_path: Path) -> None:
