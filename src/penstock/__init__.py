@@ -122,6 +122,7 @@ __all__ = [
     "KafkaSink",
     "DeltaSink",
     "IcebergSink",
+    "IcebergSource",
     "PostgresSink",
     "SparkSink",
     "ConsoleSink",
@@ -165,7 +166,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from penstock.connectors.delta import DeltaSink, DeltaSource
-    from penstock.connectors.iceberg import IcebergSink
+    from penstock.connectors.iceberg import IcebergSink, IcebergSource
     from penstock.connectors.postgres import PostgresSink
     from penstock.connectors.spark.dataframe import DataFrameSource
     from penstock.driver.observation.listeners import (
@@ -194,6 +195,7 @@ _LATE = {
     "DeltaSink": "penstock.connectors.delta",
     "DeltaSource": "penstock.connectors.delta",
     "IcebergSink": "penstock.connectors.iceberg",
+    "IcebergSource": "penstock.connectors.iceberg",
     "PostgresSink": "penstock.connectors.postgres",
     "SourceProgress": "penstock.driver.observation.progress",
 }

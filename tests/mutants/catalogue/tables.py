@@ -7,6 +7,7 @@ from tests.mutants.mutant import OWN, Mutant
 _DELTA = ("tests/tables/test_delta.py",)
 _POSTGRES = ("tests/tables/test_postgres.py",)
 _ICEBERG = ("tests/tables/test_iceberg.py",)
+_ICEBERG_SOURCE = ("tests/tables/test_iceberg_source.py",)
 
 MUTANTS = (
     Mutant(
@@ -168,6 +169,76 @@ MUTANTS = (
         "I8: a deleted row stays in silence.",
         seeds=0,
         tests=_ICEBERG,
+    ),
+    Mutant(
+        "A compaction of an Iceberg table is new data",
+        OWN,
+        "connectors/iceberg/log.py",
+        "        if operation == _REPLACE:\n            return []\n",
+        "",
+        "A compaction ends the pipeline, or its rows are read twice.",
+        seeds=0,
+        tests=_ICEBERG_SOURCE,
+    ),
+    Mutant(
+        "A snapshot that deletes rows is read as an append",
+        OWN,
+        "connectors/iceberg/log.py",
+        "return self._checked(snapshot.snapshot_id, operation, added) if is_change else added",
+        "return added",
+        "I8: rewritten rows come twice, in silence.",
+        seeds=0,
+        tests=_ICEBERG_SOURCE,
+    ),
+    Mutant(
+        "A snapshot that the Iceberg table has lost is waited for without an end",
+        OWN,
+        "connectors/iceberg/log.py",
+        "if version not in found.next_of and version != found.current:",
+        "if False:",
+        "I8: the source stands still in silence.",
+        seeds=0,
+        tests=_ICEBERG_SOURCE,
+    ),
+    Mutant(
+        "Any snapshot without a parent is the first",
+        OWN,
+        "connectors/iceberg/log.py",
+        "return bool(snapshot.sequence_number == 1)",
+        "return True",
+        "I8: rows of an expired first snapshot are left out in silence.",
+        seeds=0,
+        tests=_ICEBERG_SOURCE,
+    ),
+    Mutant(
+        "A version that was read to its end is looked up again",
+        OWN,
+        "connectors/tables/reader.py",
+        '[] if position.get("read") else None',
+        "None",
+        "A pipeline cannot go on behind a snapshot that has expired, though nothing is missing.",
+        seeds=0,
+        tests=_ICEBERG_SOURCE,
+    ),
+    Mutant(
+        "Rows of a change file are read without their operation",
+        OWN,
+        "connectors/delta/rows.py",
+        'rows = rows.filter(pc.is_in(batch.column(_KIND).cast(pa.string()), _KINDS[file.op or ""]))',
+        "pass",
+        "Rows as they were are inserted, and rows as they are deleted.",
+        seeds=0,
+        tests=_DELTA,
+    ),
+    Mutant(
+        "Rows of a version come before those that go",
+        OWN,
+        "connectors/delta/log.py",
+        "changes = [*_as_changes(gone, DELETE, is_feed=bool(feed)), *_as_changes(come, INSERT, is_feed=bool(feed))]",
+        "changes = [*_as_changes(come, INSERT, is_feed=bool(feed)), *_as_changes(gone, DELETE, is_feed=bool(feed))]",
+        "I2: an update deletes the row that it has written.",
+        seeds=0,
+        tests=_DELTA,
     ),
     Mutant(
         "The check of a sink kills nobody within a commit",
