@@ -123,6 +123,7 @@ __all__ = [
     "KafkaSink",
     "DeltaSink",
     "IcebergSink",
+    "IcebergSource",
     "PostgresSink",
     "SparkSink",
     "ConsoleSink",
@@ -166,7 +167,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from penstock.connectors.delta import DeltaSink, DeltaSource
-    from penstock.connectors.iceberg import IcebergSink
+    from penstock.connectors.iceberg import IcebergSink, IcebergSource
     from penstock.connectors.postgres import PostgresSink
     from penstock.connectors.spark.dataframe import DataFrameSource
     from penstock.driver.observation.listeners import (
@@ -195,6 +196,7 @@ _LATE = {
     "DeltaSink": "penstock.connectors.delta",
     "DeltaSource": "penstock.connectors.delta",
     "IcebergSink": "penstock.connectors.iceberg",
+    "IcebergSource": "penstock.connectors.iceberg",
     "PostgresSink": "penstock.connectors.postgres",
     "SourceProgress": "penstock.driver.observation.progress",
 }

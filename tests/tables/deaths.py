@@ -20,7 +20,7 @@ import penstock.worker.worker, penstock.driver.supervisor
 from penstock import Pipeline
 from penstock.testing import CHECKPOINT, ListSource, run
 
-ROOT, MODULE, DEATHS = sys.argv[1], sys.argv[2], int(sys.argv[3])
+ROOT, MODULE, DEATHS, CHANGES = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "changes"
 __import__(MODULE)
 FILE = sys.modules[MODULE].__file__
 
@@ -29,7 +29,15 @@ def make_sink(DIRECTORY):
     return sink
 
 def batch(start, count):
-    return pa.record_batch({{"n": range(start, start + count)}})
+    rows = list(range(start, start + count))
+    if not CHANGES:
+        return pa.record_batch({{"n": rows}})
+    # Of each row another one is made that the next part deletes, and one that comes and goes within this one.
+    made = [n + 1000 for n in rows] if start < 200 else []
+    gone = [n + 900 for n in rows] if start >= 100 else []
+    brief = [n + 5000 for n in rows]
+    ops = ["insert"] * len(rows + made + brief) + ["delete"] * len(gone + brief)
+    return pa.record_batch({{"n": rows + made + brief + gone + brief, "op": ops}})
 
 def drive(home, death):
     lines = 0
@@ -91,14 +99,22 @@ print(json.dumps(codes))
 
 
 def killed_at_every_step(
-    directory: Path, *, sink: str, module: str, read_back: Callable[[Path], Sequence[int]], deaths: int = 4
+    directory: Path,
+    *,
+    sink: str,
+    module: str,
+    read_back: Callable[[Path], Sequence[int]],
+    deaths: int = 4,
+    changes: bool = False,
 ) -> None:
     """Assert that 300 rows are there exactly once after one death at each of several steps of the commits.
+
+    With `changes` the rows are a changelog, of which two of three are deleted again.
 
     `sink` is a statement that binds the name `sink`, of which each trial has another DIRECTORY.
     """
     program = _PROGRAM.format(sink=f"    {sink}")
-    command = [sys.executable, "-c", program, str(directory), module, str(deaths)]
+    command = [sys.executable, "-c", program, str(directory), module, str(deaths), "changes" * changes]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=os.environ)
     assert done.returncode == 0, done.stderr[-3000:]
     codes: dict[str, list[int]] = json.loads(done.stdout)

@@ -57,6 +57,19 @@ def test_a_driver_that_is_killed_at_any_step_of_a_commit_loses_and_doubles_nothi
     )
 
 
+def test_a_driver_that_is_killed_while_it_merges_a_changelog_loses_doubles_and_keeps_no_deleted_row(
+    tmp_path: Path,
+) -> None:
+    killed_at_every_step(
+        tmp_path,
+        sink="from penstock.connectors.delta import DeltaSink; "
+        "sink = DeltaSink(DIRECTORY + '/table', mode='upsert', key='n')",
+        module="penstock.connectors.delta.sink",
+        read_back=lambda directory: [row["n"] for row in rows_of(directory / "table")],
+        changes=True,
+    )
+
+
 def staged(sink: DeltaSink, batch: pa.RecordBatch) -> list[bytes]:
     writer = sink.writer(0, Generation(1))
     writer.write(batch)
@@ -130,6 +143,65 @@ def test_upserts_replace_rows_and_the_highest_sequence_wins(tmp_path: Path) -> N
     found = {row["k"]: row["value"] for row in rows_of(tmp_path / "t")}
     assert found == {"a": 20, "b": 2, "c": 3}
     assert list((tmp_path / "t").glob("penstock-*")) == []
+
+
+def changes(*rows: tuple[str, str, int]) -> pa.RecordBatch:
+    ops, keys, values = zip(*rows, strict=True)
+    return pa.record_batch({"op": list(ops), "k": list(keys), "value": list(values)})
+
+
+def test_a_changelog_deletes_rows_and_the_newest_change_of_a_key_wins(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path / "t", mode="upsert", key="k")
+    committer = sink.committer()
+    first = changes(("insert", "a", 1), ("insert", "b", 1), ("insert", "c", 1), ("delete", "c", 1))
+    committer.commit(CheckpointId(1), staged(sink, first))
+    second = ("delete", "a", 1), ("update", "b", 2), ("delete", "gone", 0), ("delete", "d", 1), ("insert", "d", 4)
+    handed = staged(sink, changes(*second))
+    for _ in range(2):
+        committer.commit(CheckpointId(2), handed)
+    assert sorted((row["k"], row["value"]) for row in rows_of(tmp_path / "t")) == [("b", 2), ("d", 4)]
+    assert deltalake.DeltaTable(str(tmp_path / "t")).schema().to_arrow().names == ["k", "value"]
+
+
+def test_a_delete_that_is_older_than_the_row_in_the_table_deletes_nothing(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path / "t", mode="upsert", key="k", by="value")
+    committer = sink.committer()
+    committer.commit(CheckpointId(1), staged(sink, changes(("insert", "a", 5), ("insert", "b", 5))))
+    committer.commit(CheckpointId(2), staged(sink, changes(("delete", "a", 4), ("delete", "b", 5))))
+    assert [row["k"] for row in rows_of(tmp_path / "t")] == ["a"]
+
+
+def test_a_column_op_of_the_table_is_data_and_other_operations_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = DeltaSink(tmp_path / "changes", mode="upsert", key="k")
+    with pytest.raises(DataError, match=r"the column 'op' of the changes for .* has 'upsert' \(1 of 2 records\)"):
+        staged(sink, changes(("insert", "a", 1), ("upsert", "b", 1)))
+    writer = sink.writer(0, Generation(1))
+    writer.write(changes(("insert", "a", 1)))
+    with pytest.raises(DataError, match="'op' is missing"):
+        writer.write(changes(("insert", "a", 1)).drop_columns(["op"]))
+    deltalake.write_deltalake(str(tmp_path / "own"), pa.Table.from_batches([changes(("plus", "a", 1))]))
+    own = DeltaSink(tmp_path / "own", mode="upsert", key="k")
+    with caplog.at_level("WARNING"):
+        committer = own.committer()
+    assert "the table has a column 'op', which is written as data" in caplog.text
+    committer.commit(CheckpointId(1), staged(own, changes(("delete", "a", 2))))
+    assert rows_of(tmp_path / "own") == [{"op": "delete", "k": "a", "value": 2}]
+
+
+def test_a_changelog_of_deletes_and_inserts_is_refused_and_one_by_key_becomes_a_table(tmp_path: Path) -> None:
+    def best(sink: DeltaSink, *, by_key: bool) -> Pipeline:
+        rows = [{"user": "ada", "amount": 1}, {"user": "ben", "amount": 2}, {"user": "ada", "amount": 3}]
+        stream = Pipeline("best").source(ListSource(rows, batch_rows=1), name="orders")
+        top = stream.key_by("user").top(1, by="amount", rank="rank")
+        return (top.to_upsert("user", "rank") if by_key else top).sink(sink, name="table")
+
+    sink = DeltaSink(tmp_path / "t", mode="upsert", key=["user", "rank"])
+    with pytest.raises(PipelineError, match=r"Put to_upsert\(…\), with the columns of the key, in front of the sink"):
+        best(sink, by_key=False)
+    run(best(sink, by_key=True), crash_after_checkpoints=1)
+    assert sorted((row["user"], row["amount"]) for row in rows_of(tmp_path / "t")) == [("ada", 3), ("ben", 2)]
 
 
 def test_small_files_are_compacted_and_large_ones_are_followed_by_others(tmp_path: Path) -> None:
@@ -240,6 +312,161 @@ def test_deleted_rows_are_an_error_unless_they_are_to_be_passed_over(tmp_path: P
     output = CollectSink()
     run(pipeline(on_change="skip"), until=lambda: len(output.rows()) >= 15)
     assert sorted(row["n"] for row in output.rows()) == list(range(15))
+
+
+def with_feed(path: Path) -> Any:
+    """A table with rows 0 to 9, whose versions have change files."""
+    properties = {"delta.enableChangeDataFeed": "true"}
+    deltalake.write_deltalake(str(path), pa.Table.from_batches([numbers(0, 10)]), configuration=properties)
+    return deltalake.DeltaTable(str(path))
+
+
+def changed(path: Path) -> list[dict[str, Any]]:
+    """An update, a delete, a merge, a compaction and an overwrite; returns the rows that are left."""
+    table = with_feed(path)
+    table.update(predicate="n = 3", updates={"part": "'updated'"})
+    table.delete("n < 2")
+    source = pa.table({"n": [4, 20], "part": ["merged", "merged"]})
+    merger = table.merge(source, predicate="t.n = s.n", source_alias="s", target_alias="t")
+    merger.when_matched_update_all().when_not_matched_insert_all().execute()
+    table.optimize.compact()
+    appended(path, 30, 2)
+    deltalake.write_deltalake(str(path), pa.Table.from_batches([numbers(20, 3)]), mode="overwrite")
+    table.update_incremental()
+    table.delete("n = 22")
+    return rows_of(path)
+
+
+def test_changes_come_as_a_changelog_that_adds_up_to_the_table(tmp_path: Path) -> None:
+    left = changed(tmp_path)
+    output = CollectSink()
+    pipeline = Pipeline("changes")
+    source = DeltaSource(tmp_path, version=0, changes=True, follow=False)
+    pipeline.source(source, name="table").sink(output, name="output")
+    run(pipeline, crash_after_checkpoints=1)
+    rows = output.rows()
+    held: list[tuple[int, str]] = []
+    for row in rows:
+        # In order: what is deleted was there.
+        (held.append if row["op"] == "insert" else held.remove)((row["n"], row["part"]))
+    assert sorted(held) == sorted((row["n"], row["part"]) for row in left)
+    assert [(row["n"], row["op"], row["part"]) for row in rows if row["_commit_version"] == 1] == [
+        (3, "delete", "p 0"),
+        (3, "insert", "updated"),
+    ]
+    assert {row["op"] for row in rows if row["_commit_version"] == 0} == {"insert"}
+
+
+def test_positions_within_changes_are_kept(tmp_path: Path) -> None:
+    changed(tmp_path)
+    output = CollectSink()
+    pipeline = Pipeline("all")
+    pipeline.source(DeltaSource(tmp_path, version=0, changes=True, follow=False), name="t").sink(output, name="output")
+    run(pipeline)
+    expected = pa.RecordBatch.from_pylist(output.rows())
+    check_source(lambda: DeltaSource(tmp_path, version=0, changes=True, follow=False), expected, batch_rows=2)
+
+
+def test_changes_of_a_table_make_the_same_table_elsewhere(tmp_path: Path) -> None:
+    left = changed(tmp_path / "in")
+    pipeline = Pipeline("copy")
+    stream = pipeline.source(DeltaSource(tmp_path / "in", version=0, changes=True, follow=False), name="in")
+    sink = DeltaSink(tmp_path / "out", mode="upsert", key="n")
+    with pytest.raises(PipelineError, match="Put to_upsert"):
+        stream.sink(sink, name="refused")
+    by_key = stream.drop("_commit_version").key_by("n").to_upsert("n")
+    by_key.sink(sink, name="out")
+    run(pipeline, parallelism=2, crash_after_checkpoints=[1])
+    assert sorted(rows_of(tmp_path / "out"), key=str) == sorted(left, key=str)
+
+
+def test_changes_can_be_added_up_and_followed(tmp_path: Path) -> None:
+    table = with_feed(tmp_path)
+    output = CollectSink()
+    pipeline = Pipeline("sums")
+    stream = pipeline.source(DeltaSource(tmp_path, changes=True), name="table").key_by("part")
+    stream.aggregate(total=("sum", "n"), count="count").sink(output, name="output")
+    steps = iter([lambda: table.delete("n = 9"), lambda: table.update(predicate="n = 6", updates={"n": "60"})])
+    goal = [{"total": 18, "count": 4}]
+
+    def until() -> bool:
+        rows = [row for row in output.rows() if row["part"] == "p 0"]
+        if not rows or {"total": rows[-1]["total"], "count": rows[-1]["count"]} != goal[0]:
+            return False
+        step = next(steps, None)
+        if step is None:
+            return True
+        step()
+        goal[0] = {"total": 9, "count": 3} if goal[0]["total"] == 18 else {"total": 63, "count": 3}
+        return False
+
+    run(pipeline, until=until)
+
+
+def test_wrong_arguments_for_changes_are_told_with_the_way_out(tmp_path: Path) -> None:
+    appended(tmp_path / "plain", 0, 1)
+    with pytest.raises(PipelineError, match=r"needs the change data feed.*delta.enableChangeDataFeed = true"):
+        DeltaSource(tmp_path / "plain", changes=True).start()
+    with pytest.raises(PipelineError, match="changes have an order"):
+        DeltaSource(tmp_path / "plain", changes=True, splits=2)
+    with pytest.raises(PipelineError, match="no version is passed over"):
+        DeltaSource(tmp_path / "plain", changes=True, on_change="skip")
+    properties = {"delta.enableChangeDataFeed": "true"}
+    deltalake.write_deltalake(str(tmp_path / "op"), pa.table({"op": ["x"]}), configuration=properties)
+    with pytest.raises(PipelineError, match="adds a column 'op', and the table has one"):
+        DeltaSource(tmp_path / "op", changes=True).start()
+
+
+def test_a_compaction_between_look_and_commit_is_tolerated(tmp_path: Path) -> None:
+    for mode, key in (("append", None), ("upsert", "n")):
+        path = tmp_path / mode
+        sink = DeltaSink(path, mode=mode, key=key)  # type: ignore[arg-type]
+        for checkpoint in (1, 2):
+            sink.committer().commit(CheckpointId(checkpoint), staged(sink, numbers(10 * checkpoint, 10)))
+        committer: Any = sink.committer()
+        publish = committer._publish
+
+        def beside(*arguments: Any, committer: Any = committer, publish: Any = publish, path: Path = path) -> None:
+            committer._publish = publish
+            _compacted(path)
+            publish(*arguments)
+
+        committer._publish = beside
+        committer.commit(CheckpointId(3), staged(sink, numbers(15, 10)))
+        expected = [*range(10, 30), *(range(15, 25) if mode == "append" else ())]
+        assert sorted(row["n"] for row in rows_of(path)) == sorted(expected)
+
+
+def test_a_schema_that_changes_while_the_pipeline_runs_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    appended(tmp_path, 0, 2)
+    source = DeltaSource(tmp_path)
+    source.on_start()
+    wider = pa.table({"n": [2], "part": ["x"], "note": ["new"]})
+    deltalake.write_deltalake(str(tmp_path), wider, mode="append", schema_mode="merge")
+    output = CollectSink()
+    pipeline = Pipeline("wider")
+    pipeline.source(source, name="table").sink(output, name="output")
+    run(pipeline, until=lambda: len(output.rows()) >= 3)
+    assert sorted(row["n"] for row in output.rows()) == [0, 1, 2]
+    assert "version 1 has a new schema (n, part, note): rows come in that of the start" in caplog.text
+
+
+def test_the_backlog_counts_the_rows_that_are_left(tmp_path: Path) -> None:
+    appended(tmp_path, 0, 10)
+    reader = DeltaSource(tmp_path, splits=1).open("0/1", None)
+    assert reader.backlog() is None
+    reader.read(4)
+    backlog = reader.backlog()
+    assert backlog is not None
+    assert backlog.rows == 6
+    assert not reader.is_caught_up
+    while reader.read(100) is not None:
+        pass
+    backlog = reader.backlog()
+    assert backlog is not None
+    assert (backlog.rows, backlog.bytes, reader.is_caught_up) == (0, 0, True)
 
 
 def test_a_version_that_the_log_has_lost_is_an_error_and_not_a_gap(tmp_path: Path) -> None:

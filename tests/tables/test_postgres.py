@@ -91,6 +91,68 @@ def test_a_driver_that_is_killed_at_any_step_of_a_commit_loses_and_doubles_nothi
     )
 
 
+def test_a_driver_that_is_killed_while_it_applies_a_changelog_loses_doubles_and_keeps_no_deleted_row(
+    tmp_path: Path, postgres_server: PostgresServer, execute: Execute
+) -> None:
+    dsn = postgres_server.dsn()
+    killed_at_every_step(
+        tmp_path,
+        sink="import os, psycopg; from penstock.connectors.postgres import PostgresSink; "
+        f"table = 'changed_' + os.path.basename(DIRECTORY); connection = psycopg.connect('{dsn}', autocommit=True); "
+        "connection.execute(f'CREATE TABLE IF NOT EXISTS {table} (n bigint PRIMARY KEY)'); "
+        f"sink = PostgresSink('{dsn}', table, mode='upsert', key='n')",
+        module="penstock.connectors.postgres.sink",
+        read_back=lambda home: [n for (n,) in execute(f"SELECT n FROM changed_{home.name}")],
+        changes=True,
+    )
+
+
+def changes(*given: tuple[str, str, int]) -> pa.RecordBatch:
+    ops, keys, values = zip(*given, strict=True)
+    return pa.record_batch({"op": list(ops), "k": list(keys), "value": list(values)})
+
+
+def test_a_changelog_deletes_rows_and_the_newest_change_of_a_key_wins(
+    postgres_server: PostgresServer, execute: Execute
+) -> None:
+    execute("CREATE TABLE changed (k text PRIMARY KEY, value bigint)")
+    sink = PostgresSink(postgres_server.dsn(), "changed", mode="upsert", key="k")
+    committer = sink.committer()
+    first = changes(("insert", "a", 1), ("insert", "b", 1), ("insert", "c", 1), ("delete", "c", 1))
+    committer.commit(CheckpointId(1), staged(sink, first))
+    second = ("delete", "a", 1), ("update", "b", 2), ("delete", "gone", 0), ("delete", "d", 1), ("insert", "d", 4)
+    handed = staged(sink, changes(*second))
+    for _ in range(2):
+        committer.commit(CheckpointId(2), handed)
+    assert execute("SELECT k, value FROM changed ORDER BY k") == [("b", 2), ("d", 4)]
+    with pytest.raises(DataError, match=r"the column 'op' of the changes for public.changed has 'upsert'"):
+        staged(sink, changes(("upsert", "a", 1)))
+    append = PostgresSink(postgres_server.dsn(), "changed")
+    with pytest.raises(DataError, match="has no column 'op'"):
+        staged(append, changes(("insert", "a", 1)))
+
+
+def test_a_delete_that_is_older_than_the_row_in_the_table_deletes_nothing(
+    postgres_server: PostgresServer, execute: Execute
+) -> None:
+    execute("CREATE TABLE changed_by (k text PRIMARY KEY, value bigint)")
+    sink = PostgresSink(postgres_server.dsn(), "changed_by", mode="upsert", key="k", by="value")
+    committer = sink.committer()
+    committer.commit(CheckpointId(1), staged(sink, changes(("insert", "a", 5), ("insert", "b", 5))))
+    committer.commit(CheckpointId(2), staged(sink, changes(("delete", "a", 4), ("delete", "b", 5))))
+    assert execute("SELECT k FROM changed_by") == [("a",)]
+
+
+def test_the_last_row_of_a_key_wins_also_if_the_columns_change_within_a_checkpoint(
+    postgres_server: PostgresServer, execute: Execute
+) -> None:
+    execute("CREATE TABLE columns_change (k text PRIMARY KEY, a bigint, b bigint)")
+    sink = PostgresSink(postgres_server.dsn(), "columns_change", mode="upsert", key="k")
+    older, newer = pa.record_batch({"k": ["x"], "b": [1], "a": [1]}), pa.record_batch({"k": ["x"], "a": [2]})
+    sink.committer().commit(CheckpointId(1), staged(sink, older, newer))
+    assert execute("SELECT a, b FROM columns_change") == [(2, 1)]
+
+
 def test_a_server_that_drops_its_connections_costs_a_restart_and_no_row(
     postgres_server: PostgresServer, execute: Execute, table: str
 ) -> None:

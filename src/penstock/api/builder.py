@@ -87,7 +87,7 @@ class Builder:
         )
         from penstock.api.stream import Stream
 
-        return Stream(self, (OutputPort(chosen),))
+        return Stream(self, (OutputPort(chosen, changelog=source.changelog),))
 
     def graph(self) -> Graph:
         """The whole, checked: shape, names, parallelism, and whether every function can travel to the workers.

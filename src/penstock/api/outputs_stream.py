@@ -86,8 +86,8 @@ class OutputsStream(ColumnStream):
         require_columns("to_upsert", key)
         if self._changelog != "retracting":
             raise PipelineError(
-                "to_upsert: the stream is no changelog with inserts and deletes: call it behind top, or behind "
-                'aggregate(emit="changelog")'
+                "to_upsert: the stream is no changelog with inserts and deletes: call it behind top, "
+                'aggregate(emit="changelog") or DeltaSource(changes=True)'
             )
         stream = self._node("to_upsert", functools.partial(UpsertOperator, key), name, parallelism)
         return stream._as_changelog("upserting")

@@ -487,6 +487,11 @@ class Stream(OutputsStream):
             [{'user': 'ada'}, {'user': 'ben'}, {'user': 'ada'}]
         """
         require_instance("sink()", sink, Sink, "ParquetSink(…)")
+        if sink.is_upsert and self._changelog == "retracting":
+            raise PipelineError(
+                f"sink: {sink!r} replaces rows by their key, and its input is a changelog that deletes a row as it was "
+                f"and inserts it as it is. Put to_upsert(…), with the columns of the key, in front of the sink"
+            )
         chosen = self.pipeline._add(
             "sink",
             name,

@@ -188,6 +188,10 @@ class Sink(ABC):
     requires_alignment: bool = False
     """True for a sink that publishes from its own input instead of handing over committables."""
 
+    is_upsert: bool = False
+    """Whether a record takes the place of the row with the same key. Then its input may be a changelog with one change
+    for each key (`to_upsert`), and not one with deletes and inserts, of which the insert may arrive first."""
+
     outlives_driver: bool = True
     """False for a sink whose output ends with the driver: then no other driver can publish it in the wrong place."""
 

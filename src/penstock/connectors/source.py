@@ -15,6 +15,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.model.changelog import Changelog
+
 
 class _EndOfSplit(enum.Enum):
     END = "end of split"
@@ -267,6 +269,10 @@ class Source(ABC):
 
     is_endless: bool = False
     """Whether its input never ends, so that operators that wait for the end are refused behind it."""
+
+    changelog: Changelog | None = None
+    """The kind of changelog that its records are, by their column `op`: "retracting" or "upserting"; None for none."""
+
     side_outputs: tuple[str, ...] = ()
     """Names of the outputs that its readers have besides the main one. Each must be read in the pipeline."""
 

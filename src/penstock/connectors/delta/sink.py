@@ -18,17 +18,18 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from penstock.connectors.delta.table import DeltaLocation, arrow_schema
-from penstock.connectors.files.latest import columns_of, latest_rows
+from penstock.connectors.files.latest import columns_of
 from penstock.connectors.sink import Committer, Sink, SinkWriter
 from penstock.connectors.tables.arguments import check_mode, required
+from penstock.connectors.tables.changes import are_changes, newest_changes, warn_of_own_op
 from penstock.connectors.tables.data_files import CommitId, DataFile, DataFileWriter, schema_of_table
 from penstock.errors import DataError, PipelineError, StorageError
 from penstock.ids import CheckpointId, Generation
+from penstock.model.changelog import DELETE, OP
 from penstock.model.units import Size, size_bytes
 
 _TRIES = 10
 _PAUSE_S = 0.05
-_ROW = "penstock row"
 
 _log = logging.getLogger("penstock")
 
@@ -51,7 +52,8 @@ class DeltaSink(Sink):
     `mode="upsert"` replaces the row with the same `key`, or adds one (a merge). Of several rows of a key the one that
     is highest in the column `by` wins, in the checkpoint and in the table; without `by` the last one, which is certain
     only if all rows of a key come from one subtask: put `key_by` in front. The driver reads the rows of a checkpoint
-    for it, so an upsert is for changes and not for bulk loads.
+    for it, so an upsert is for changes and not for bulk loads. If the records are a changelog, with a column `op` that
+    the table does not have, "delete" removes the row of the key.
 
     `roll_size` is the size at which a file is followed by another one. Each checkpoint ends the files it finds
     open: with `compact_every=100` the driver rewrites small files into larger ones after every 100 commits.
@@ -75,6 +77,7 @@ class DeltaSink(Sink):
         self.location = DeltaLocation(path, storage_options, "DeltaSink")
         self.mode = mode
         self.key, self.by = check_mode("DeltaSink", mode, key, by), by
+        self.is_upsert = mode == "upsert"
         self.partition_by = columns_of(partition_by)
         self.roll_bytes = size_bytes("DeltaSink: roll_size", roll_size, at_least=1)
         if compact_every is not None and compact_every < 1:
@@ -94,14 +97,17 @@ class DeltaSink(Sink):
             generation,
             schema_of=self._schema_of,
             # An upsert is merged, which partitions the rows itself.
-            partition_by=self._partitions() if self.mode == "append" else (),
+            partition_by=() if self.is_upsert else self._partitions(),
             roll_bytes=self.roll_bytes,
+            takes_changes=self.is_upsert,
         )
 
     def committer(self) -> Committer:
         table = self.location.table()
         if table is not None:
             self._check(table)
+            if self.is_upsert:
+                warn_of_own_op(self, arrow_schema(table).names)
         return _DeltaCommitter(self)
 
     def _schema_of(self, given: pa.Schema) -> pa.Schema:
@@ -198,7 +204,7 @@ class _DeltaCommitter(Committer):
             app_transactions=[deltalake.Transaction(identity.scope, identity.version)],
             custom_metadata={"penstock.checkpoint": str(identity.version)},
         )
-        if self._sink.mode == "upsert":
+        if self._sink.is_upsert:
             self._merge(table, files, properties)
             return
         table.create_write_transaction(
@@ -212,13 +218,7 @@ class _DeltaCommitter(Committer):
     def _merge(self, table: Any, files: Sequence[DataFile], properties: Any) -> None:
         key, by = self._sink.key, self._sink.by
         read = pa.concat_tables([self._read(file).replace_schema_metadata() for file in files])
-        rows = _newest(read, key, by)
-        # Two rows that differ in nothing but a null key are two rows to SQL: the next update would add a third.
-        nulls = [name for name in key if rows.column(name).null_count]
-        if nulls:
-            raise DataError(
-                f"{self._sink!r}: the key column '{nulls[0]}' is null: filter such rows in front of the sink"
-            )
+        rows = newest_changes(read, key, by, self._sink)
         quoted = [f'"{name}"' for name in key]
         merger = table.merge(
             source=rows,
@@ -227,11 +227,18 @@ class _DeltaCommitter(Committer):
             target_alias="t",
             commit_properties=properties,
         )
-        newer = None if by is None else f's."{by}" >= t."{by}"'
-        merger.when_matched_update_all(predicate=newer).when_not_matched_insert_all().execute()
+        newer = [] if by is None else [f's."{by}" >= t."{by}"']
+        if not are_changes(rows, arrow_schema(table)):
+            merger = merger.when_matched_update_all(predicate=_all(newer)).when_not_matched_insert_all()
+        else:
+            stays, goes = f"s.{OP} <> '{DELETE}'", f"s.{OP} = '{DELETE}'"
+            merger = merger.when_matched_delete(predicate=_all([goes, *newer]))
+            merger = merger.when_matched_update_all(predicate=_all([stays, *newer]), except_cols=[OP])
+            merger = merger.when_not_matched_insert_all(predicate=stays, except_cols=[OP])
+        merger.execute()
 
     def _clean(self, files: Sequence[DataFile]) -> None:
-        if self._sink.mode == "upsert":
+        if self._sink.is_upsert:
             place = self._location.place()
             for file in files:
                 place.remove(file.path)
@@ -248,11 +255,8 @@ class _DeltaCommitter(Committer):
             _log.warning("%r: small files were not compacted, and are with the next ones: %s", self._sink, error)
 
 
-def _newest(rows: pa.Table, key: Sequence[str], by: str | None) -> pa.Table:
-    if by is not None:
-        return latest_rows(rows, key, by)
-    numbered = rows.append_column(_ROW, pa.array(range(rows.num_rows), pa.int64()))
-    return latest_rows(numbered, key, _ROW).drop_columns([_ROW])
+def _all(conditions: Sequence[str]) -> str | None:
+    return " AND ".join(conditions) or None
 
 
 def _added(file: DataFile) -> Any:

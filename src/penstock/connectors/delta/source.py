@@ -1,34 +1,49 @@
-"""A Delta table as a source: the rows of one version, then the rows that later versions append.
-
-Files are dealt out to a fixed number of splits by a hash of their names. Each split goes through the snapshot and then
-through the log, version by version, and passes over the files of others. So a position is small however long the
-table lives: a version, a file of it, and a row.
-"""
+"""A Delta table as a source: the rows of one version, then those that later versions append, or all their changes."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import time
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet
 
-from penstock.connectors.delta.log import LogFile, Version, check_readable, read_version, snapshot_files
+from penstock.connectors.delta.log import (
+    FEED,
+    LogFile,
+    Version,
+    as_inserts,
+    check_readable,
+    read_version,
+    snapshot_files,
+)
+from penstock.connectors.delta.rows import VERSION, rows_of_file
 from penstock.connectors.delta.table import DeltaLocation, arrow_schema
-from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
-from penstock.connectors.tables.conform import conformed
-from penstock.errors import DataError, IncompatibleCheckpoint, PipelineError, StorageError
+from penstock.connectors.source import Source, SplitReader
+from penstock.connectors.tables.arguments import check_splits, number_of_split
+from penstock.connectors.tables.reader import Poll, TableReader
+from penstock.errors import DataError, PipelineError, StorageError
+from penstock.model.changelog import OP, Changelog
 
 _POLL_S = 0.5
+_SPLITS = 8
 _MISSES_MAX = 100
 """Looks for a version that is not there, after which the table is asked whether the version is still to come."""
 
 _log = logging.getLogger("penstock")
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """On which all workers agree."""
+
+    version: int
+    newest: int
+    """The newest version then."""
+    schema: pa.Schema
 
 
 class DeltaSource(Source):
@@ -37,6 +52,7 @@ class DeltaSource(Source):
         DeltaSource("/data/orders")                           # all rows now, then new ones
         DeltaSource("s3://lake/orders", version=120)          # as of version 120, then what came after it
         DeltaSource("/data/orders", follow=False)             # all rows now, bounded
+        DeltaSource("/data/orders", changes=True)             # all rows now, then inserts, updates and deletes
 
     Example:
 
@@ -49,8 +65,13 @@ class DeltaSource(Source):
 
     A version that deletes or updates rows is a `DataError`, because rows that were read would have to be taken back;
     `on_change="skip"` passes over such versions with a warning, and over all rows that they add. Compactions change no
-    data and are passed over in silence. `splits` is the parallelism that it can be read with, and cannot be changed
-    later.
+    data and are passed over in silence. `splits` is the parallelism that it can be read with, 8 unless it is said, and
+    cannot be changed later.
+
+    With `changes=True` the stream is a retracting changelog: a row that is deleted comes with `op` "delete", one that
+    is updated comes as it was and as it is, and `_commit_version` says in which version. The table must have the
+    property `delta.enableChangeDataFeed`. Changes have an order, so there is one split. `follow=False` ends with the
+    version that is the newest one when the pipeline starts.
 
     The trap: the log of a table is cleaned after `delta.logRetentionDuration` (30 days). A pipeline that was stopped
     for longer cannot go on, and says so.
@@ -64,30 +85,39 @@ class DeltaSource(Source):
         *,
         version: int | None = None,
         follow: bool = True,
+        changes: bool = False,
         on_change: Literal["fail", "skip"] = "fail",
-        splits: int = 8,
+        splits: int | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         if on_change not in ("fail", "skip"):
             raise PipelineError(f"DeltaSource: on_change is {on_change!r}: it must be 'fail' or 'skip'")
-        if splits < 1:
-            raise PipelineError(f"DeltaSource: splits is {splits}: it must be at least 1")
+        if changes and on_change != "fail":
+            raise PipelineError("DeltaSource: with changes=True no version is passed over: leave on_change out")
+        if changes and splits not in (None, 1):
+            raise PipelineError(
+                f"DeltaSource: splits is {splits}: changes have an order, so that one split reads them: leave it out"
+            )
         if version is not None and version < 0:
             raise PipelineError(f"DeltaSource: version is {version}: versions begin at 0")
         self.location = DeltaLocation(path, storage_options, "DeltaSource")
         self.version = version
         self.is_endless = follow
+        self.reads_changes = changes
+        self.changelog: Changelog | None = "retracting" if changes else None
         self.on_change = on_change
-        self.split_count = splits
-        self._start: tuple[int, pa.Schema] | None = None
-        self._snapshots: dict[int, list[LogFile]] = {}
-        self._versions: dict[int, Version] = {}
+        chosen = 1 if changes else _SPLITS
+        self.split_count = check_splits("DeltaSource", chosen if splits is None else splits)
+        self._start: _Start | None = None
+        self._log: _DeltaLog | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_snapshots": {}, "_versions": {}}
+        return {**vars(self), "_log": None}
 
     def identity(self) -> Mapping[str, str]:
-        return {**super().identity(), "path": self.location.address, "splits": str(self.split_count)}
+        changes = {"changes": "true"} if self.reads_changes else {}
+        place = {"path": self.location.address, "splits": str(self.split_count)}
+        return {**super().identity(), **place, **changes}
 
     def on_start(self) -> None:
         # All workers must begin with one version, whatever is committed while they start: it travels with the source.
@@ -97,189 +127,161 @@ class DeltaSource(Source):
         return [f"{number}/{self.split_count}" for number in range(self.split_count)]
 
     def open(self, split: str, offset: bytes | None) -> SplitReader:
-        number, _, count = split.partition("/")
-        if int(count) != self.split_count:
-            raise IncompatibleCheckpoint(f"{self!r}: the checkpoint has {count} splits: set splits={count} again")
-        return _DeltaReader(self, int(number), json.loads(offset) if offset else None)
+        number = number_of_split(self, split, self.split_count)
+        start = self.start()
+        if self._log is None:
+            self._log = _DeltaLog(self, start)
+        return TableReader(self._log, number, start.version, offset)
 
-    def start(self) -> tuple[int, pa.Schema]:
+    def start(self) -> _Start:
         """The version to begin with, and the schema of the newest one. Raises `StorageError`."""
         if self._start is None:
             newest = self.location.table()
             if newest is None:
                 raise StorageError(f"{self!r}: there is no Delta table: create it first, or check the path")
             check_readable(newest, self.location.address)
+            schema = arrow_schema(newest)
+            if self.reads_changes:
+                self._check_feed(newest, schema)
             version = newest.version() if self.version is None else self.version
             if version > newest.version():
                 raise PipelineError(f"{self!r}: version is {version}, and the newest one is {newest.version()}")
-            self._start = version, arrow_schema(newest)
+            self._start = _Start(version, newest.version(), schema)
         return self._start
 
-    @property
-    def schema(self) -> pa.Schema:
-        return self.start()[1]
+    def _check_feed(self, table: Any, schema: pa.Schema) -> None:
+        if table.metadata().configuration.get(FEED, "false").lower() != "true":
+            raise PipelineError(
+                f"{self!r}: changes=True needs the change data feed, which the table does not have. Set the property: "
+                f"ALTER TABLE … SET TBLPROPERTIES ({FEED} = true), or in Python "
+                f"DeltaTable(…).alter.set_table_properties({{'{FEED}': 'true'}})"
+            )
+        taken = [name for name in (OP, VERSION) if name in schema.names]
+        if taken:
+            raise PipelineError(
+                f"{self!r}: changes=True adds a column '{taken[0]}', and the table has one: rename that of the table"
+            )
 
-    def snapshot(self, version: int) -> list[LogFile]:
+
+class _DeltaLog:
+    """The versions of the table, as one worker sees them."""
+
+    def __init__(self, source: DeltaSource, start: _Start) -> None:
+        self._source = source
+        self._start = start
+        self._location = source.location
+        self.split_count = source.split_count
+        self.is_bounded = not source.is_endless
+        self._snapshots: dict[int, list[LogFile]] = {}
+        self._versions: dict[int, Version] = {}
+        self._polls: dict[int, _Wait] = {}
+
+    def is_end(self, version: int) -> bool:
+        # Without changes a bounded read never leaves the version that it began with.
+        return self.is_bounded and (not self._source.reads_changes or version >= self._start.newest)
+
+    def files(self, version: int, *, is_snapshot: bool) -> Sequence[LogFile] | None:
+        if is_snapshot:
+            listed = self._snapshot(version)
+            return as_inserts(listed) if self._source.reads_changes else listed
+        entry = self._awaited(version)
+        if entry is None:
+            return None
+        return entry.changes if self._source.reads_changes else entry.added
+
+    def after(self, version: int) -> int | None:
+        return None if self._awaited(version + 1) is None else version + 1
+
+    def rows_ahead(self, version: int) -> int:
+        # The log says it only version by version, when they are read.
+        return 0
+
+    def rows_of(self, file: LogFile, version: int, skipped: int) -> Iterator[pa.RecordBatch]:
+        try:
+            opened = pyarrow.parquet.ParquetFile(self._location.place().open(file.path))
+        except FileNotFoundError as error:
+            raise DataError(
+                f"{self._source!r}: the file {file.path} of version {version} is gone: VACUUM has removed it before it "
+                f"was read. Start again with a new checkpoint directory, or retain files for longer"
+            ) from error
+        return rows_of_file(
+            opened, file, self._start.schema, version=version, skipped=skipped, name=self._location.address
+        )
+
+    def _snapshot(self, version: int) -> list[LogFile]:
         if version not in self._snapshots:
-            table = self.location.table(version)
+            table = self._location.table(version)
             if table is None:
-                raise StorageError(f"{self!r}: the table is gone")
-            check_readable(table, self.location.address)
+                raise StorageError(f"{self._source!r}: the table is gone")
+            check_readable(table, self._location.address)
             self._snapshots = {version: snapshot_files(table)}
         return self._snapshots[version]
 
-    def entry(self, number: int) -> Version | None:
-        """One version of the log, checked; None if it does not exist yet."""
-        if number not in self._versions:
-            found = read_version(self.location.place(), number, self.location.address)
-            if found is None:
-                return None
-            self._versions = {number: self._checked(found)}
-        return self._versions[number]
-
-    def _checked(self, version: Version) -> Version:
-        if version.is_change:
-            what = f"{self!r}: version {version.number} ({version.operation}) deletes or updates rows"
-            if self.on_change == "fail":
-                raise DataError(
-                    f"{what}, and rows that were read cannot be taken back. Say on_change='skip' to pass over such "
-                    f"versions, or start again with version={version.number} and a new checkpoint directory"
-                )
-            _log.warning("%s: it is passed over, with %d files that it adds", what, len(version.added))
-            return Version(version.number, (), True, version.operation, version.schema)
-        return version
-
-
-class _DeltaReader(SplitReader):
-    """Reads the files of one split."""
-
-    is_bounded = False
-
-    def __init__(self, source: DeltaSource, number: int, position: dict[str, Any] | None) -> None:
-        self._source = source
-        self._number = number
-        self.is_bounded = not source.is_endless
-        start = position or {"version": source.start()[0], "snapshot": True, "file": 0, "row": 0}
-        self._version: int = start["version"]
-        self._is_snapshot: bool = start["snapshot"]
-        self._file: int = start["file"]
-        self._row: int = start["row"]
-        self._batches: Iterator[pa.RecordBatch] | None = None
-        self._files: list[LogFile] | None = None
-        self._looked_at = 0.0
-        self._misses = 0
-
-    def read(self, rows_max: int) -> Any:
-        files = self._current_files()
-        if files is None:
+    def _awaited(self, number: int) -> Version | None:
+        """A version of the log, checked; None if it does not exist yet. It is looked for now and then."""
+        wait = self._polls.setdefault(number, _Wait())
+        if not wait.poll.is_due():
             return None
-        if self._file >= len(files):
-            if self._is_snapshot and not self._source.is_endless:
-                return END_OF_SPLIT
-            return self._next_version()
-        if self._batches is None:
-            self._batches = self._opened(files[self._file])
-        batch = next(self._batches, None)
-        if batch is None:
-            self._file, self._row, self._batches = self._file + 1, 0, None
-            return self.read(rows_max)
-        if batch.num_rows > rows_max:
-            self._batches = _with_rest(batch.slice(rows_max), self._batches)
-            batch = batch.slice(0, rows_max)
-        self._row += batch.num_rows
-        return batch
-
-    def _current_files(self) -> list[LogFile] | None:
-        if self._files is None:
-            if self._is_snapshot:
-                listed: Sequence[LogFile] = self._source.snapshot(self._version)
-            else:
-                entry = self._entry(self._version)
-                if entry is None:
-                    return None
-                listed = entry.added
-            count = self._source.split_count
-            self._files = [file for file in listed if zlib.crc32(file.path.encode()) % count == self._number]
-        return self._files
-
-    def _next_version(self) -> None:
-        """Go on to the next version, if there is one."""
-        if self._entry(self._version + 1) is not None:
-            self._version += 1
-            self._is_snapshot, self._file, self._row, self._files = False, 0, 0, None
+        entry = self._entry(number)
+        if entry is not None:
+            del self._polls[number]
+            return entry
+        wait.poll.looked()
+        if wait.misses % _MISSES_MAX == 0:
+            self._check_to_come(number)
+        wait.misses += 1
+        return None
 
     def _entry(self, number: int) -> Version | None:
-        now = time.monotonic()
-        if self._misses and now - self._looked_at < _POLL_S:
-            return None
-        entry = self._source.entry(number)
-        if entry is None:
-            self._looked_at = now
-            if self._misses % _MISSES_MAX == 0:
-                self._check_to_come(number)
-            self._misses += 1
-        else:
-            self._misses = 0
-        return entry
+        if number not in self._versions:
+            found = read_version(self._location.place(), number, self._location.address)
+            if found is None:
+                return None
+            self._warn_of_schema(found)
+            self._versions = {number: found if self._source.reads_changes else self._checked(found)}
+        return self._versions[number]
 
     def _check_to_come(self, number: int) -> None:
         """Raise if the version that is waited for was there and is gone."""
-        table = self._source.location.table()
+        table = self._location.table()
         if table is None:
             raise StorageError(f"{self._source!r}: the table is gone")
-        if table.version() >= number and self._source.entry(number) is None:
+        if table.version() >= number and self._entry(number) is None:
             raise DataError(
                 f"{self._source!r}: version {number} is needed next, and the table, at version {table.version()}, has "
                 f"removed it from its log. Start again with a new checkpoint directory, and raise "
                 f"delta.logRetentionDuration above the longest time that the pipeline may be stopped"
             )
 
-    def _opened(self, file: LogFile) -> Iterator[pa.RecordBatch]:
-        source = self._source
-        place = source.location.place()
-        try:
-            opened = pyarrow.parquet.ParquetFile(place.open(file.path))
-        except FileNotFoundError as error:
+    def _checked(self, version: Version) -> Version:
+        if not version.is_change:
+            return version
+        what = f"{self._source!r}: version {version.number} ({version.operation}) deletes or updates rows"
+        if self._source.on_change == "fail":
             raise DataError(
-                f"{source!r}: the file {file.path} of version {self._version} is gone: VACUUM has removed it before it "
-                f"was read. Start again with a new checkpoint directory, or retain files for longer"
-            ) from error
-        return _rows_of(opened, file, source.schema, self._row, source.location.address)
+                f"{what}, and rows that were read cannot be taken back. Say changes=True to read them as changes, "
+                f"on_change='skip' to pass over such versions, or start again with version={version.number} and a new "
+                f"checkpoint directory"
+            )
+        _log.warning("%s: it is passed over, with %d files that it adds", what, len(version.added))
+        return replace(version, added=())
 
-    def offset(self) -> bytes:
-        position = {"version": self._version, "snapshot": self._is_snapshot, "file": self._file, "row": self._row}
-        return json.dumps(position).encode()
-
-    def pause(self) -> None:
-        self._batches = None
-
-    def close(self) -> None:
-        self._batches = None
-
-
-def _with_rest(rest: pa.RecordBatch, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield rest
-    yield from batches
-
-
-def _rows_of(opened: Any, file: LogFile, schema: pa.Schema, skipped: int, table: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a file from row `skipped` on, in the schema of the table."""
-    first = 0
-    while first < opened.num_row_groups and opened.metadata.row_group(first).num_rows <= skipped:
-        skipped -= opened.metadata.row_group(first).num_rows
-        first += 1
-    names = [name for name in opened.schema_arrow.names if name in schema.names and name not in file.partition]
-    for batch in opened.iter_batches(row_groups=list(range(first, opened.num_row_groups)), columns=names):
-        if skipped >= batch.num_rows:
-            skipped -= batch.num_rows
-            continue
-        rest, skipped = batch.slice(skipped), 0
-        yield conformed(_with_partition(rest, file.partition, schema), schema, table)
+    def _warn_of_schema(self, version: Version) -> None:
+        if version.schema is None or version.number <= self._start.newest:
+            return
+        now = pa.schema(self._location.deltalake.Schema.from_json(version.schema).to_arrow())
+        if not now.equals(self._start.schema):
+            _log.warning(
+                "%r: version %d has a new schema (%s): rows come in that of the start until the pipeline starts again",
+                self._source,
+                version.number,
+                ", ".join(now.names),
+            )
 
 
-def _with_partition(batch: pa.RecordBatch, partition: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    for name, value in partition.items():
-        kind = schema.field(name).type
-        scalar = value if isinstance(value, pa.Scalar) else pa.scalar(value or None, pa.string())
-        batch = batch.append_column(name, pa.repeat(scalar.cast(kind), batch.num_rows))
-    return batch
+class _Wait:
+    """For a version that does not exist yet."""
+
+    def __init__(self) -> None:
+        self.poll = Poll(_POLL_S)
+        self.misses = 0

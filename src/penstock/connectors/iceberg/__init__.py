@@ -1,5 +1,6 @@
-"""Iceberg tables as sinks, by `pyiceberg`, with any of its catalogs."""
+"""Iceberg tables as sources and sinks, by `pyiceberg`, without a JVM."""
 
 from penstock.connectors.iceberg.sink import IcebergSink
+from penstock.connectors.iceberg.source import IcebergSource
 
-__all__ = ["IcebergSink"]
+__all__ = ["IcebergSink", "IcebergSource"]

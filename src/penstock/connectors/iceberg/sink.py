@@ -11,18 +11,21 @@ from __future__ import annotations
 import json
 import logging
 import time
-import urllib.parse
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.parquet
 
 from penstock.columnar.schema_ddl import SchemaLike, as_schema
-from penstock.connectors.files.filesystem import LocalPlace, Place, RemotePlace, address_of
+from penstock.connectors.files.filesystem import Place
+from penstock.connectors.iceberg.merge import Replacement, replacement_of
+from penstock.connectors.iceberg.table import IcebergLocation
 from penstock.connectors.sink import Committer, Sink, SinkWriter
-from penstock.connectors.tables.arguments import required
+from penstock.connectors.tables.arguments import check_mode
+from penstock.connectors.tables.changes import newest_changes, warn_of_own_op
 from penstock.connectors.tables.data_files import CommitId, DataFile, DataFileWriter
-from penstock.errors import PipelineError, StorageError
+from penstock.errors import DataError, PipelineError
 from penstock.ids import CheckpointId, Generation
 from penstock.model.units import Size, size_bytes
 
@@ -37,7 +40,7 @@ _log = logging.getLogger("penstock")
 
 
 class IcebergSink(Sink):
-    """Appends rows to an Iceberg table, exactly once: one snapshot for each checkpoint.
+    """Writes rows to an Iceberg table, exactly once: one snapshot for each checkpoint.
 
     Example:
 
@@ -50,6 +53,13 @@ class IcebergSink(Sink):
     the values of columns (`identity`), can be written. `roll_size` is the size at which a file is followed by another
     one.
 
+    `mode="upsert"` replaces the row with the same `key`, or adds one. Of several rows of a key the one that is highest
+    in the column `by` wins, in the checkpoint and in the table; without `by` the last one, which is certain only if all
+    rows of a key come from one subtask: put `key_by` in front. If the records are a changelog, with a column `op` that
+    the table does not have, "delete" removes the row of the key. An upsert is a copy-on-write in the driver: it reads
+    the keys of each file whose statistics allow one of them, and writes the files anew that have one. So it is for
+    changes that touch few files, and not for bulk loads.
+
     The summary of a snapshot has `penstock.checkpoint`. Files that were staged and never committed stay until
     `remove_orphan_files` of the table's maintenance removes them.
     """
@@ -59,91 +69,72 @@ class IcebergSink(Sink):
         catalog: str | Mapping[str, str],
         table: str,
         *,
+        mode: Literal["append", "upsert"] = "append",
+        key: str | Sequence[str] | None = None,
+        by: str | None = None,
         schema: SchemaLike | None = None,
         roll_size: Size = "128 MiB",
     ) -> None:
-        required("pyiceberg.catalog", "iceberg", "IcebergSink")
-        if "." not in table:
-            raise PipelineError(f"IcebergSink: table is {table!r}: write it with its namespace, as 'shop.orders'")
-        self.catalog = catalog if isinstance(catalog, str) else dict(catalog)
-        self.name = table
+        self.location = IcebergLocation(catalog, table, "IcebergSink")
+        self.mode = mode
+        self.key, self.by = check_mode("IcebergSink", mode, key, by), by
+        self.is_upsert = mode == "upsert"
         self.schema = None if schema is None else as_schema(schema)
         self.roll_bytes = size_bytes("IcebergSink: roll_size", roll_size, at_least=1)
 
     def identity(self) -> Mapping[str, str]:
-        catalog = self.catalog if isinstance(self.catalog, str) else address_of(self.catalog.get("uri", "default"))
-        return {**super().identity(), "catalog": catalog, "table": self.name}
+        # Committables of appends are what they were before there were others.
+        mode = {"mode": self.mode} if self.is_upsert else {}
+        return {**super().identity(), **self.location.identity(), **mode}
 
     def table(self) -> Any:
         """The table as it is now. Raises `PipelineError` if it does not exist, `StorageError` if the catalog fails."""
-        exceptions = required("pyiceberg.exceptions", "iceberg", "IcebergSink")
-        try:
-            return self._catalog().load_table(self.name)
-        except exceptions.NoSuchTableError as error:
-            raise PipelineError(
-                f"{self!r}: the catalog has no such table: create it first, or say schema=… to have it made"
-            ) from error
-        except Exception as error:
-            raise self.failure("cannot be loaded", error) from error
-
-    def _catalog(self) -> Any:
-        load_catalog = required("pyiceberg.catalog", "iceberg", "IcebergSink").load_catalog
-        if isinstance(self.catalog, str):
-            return load_catalog(self.catalog)
-        properties = dict(self.catalog)
-        # Some catalogs, such as that of SQL, keep tables by the name of the catalog too.
-        return load_catalog(properties.pop("name", "default"), **properties)
-
-    def failure(self, what: str, error: Exception) -> StorageError:
-        text = str(error).strip().partition("\n")[0]
-        return StorageError(
-            f"{self!r}: the table {what}: {type(error).__name__}: {text}. Check the properties of the catalog, its "
-            f"credentials and those of the warehouse"
-        )
+        return self.location.table("create it first, or say schema=… to have it made")
 
     def writer(self, subtask: int, generation: Generation) -> SinkWriter:
         table = self.table()
-        to_arrow = required("pyiceberg.io.pyarrow", "iceberg", "IcebergSink").schema_to_pyarrow
-        # Files that the table has not written itself must come without its field ids: it maps them by name.
-        schema: pa.Schema = to_arrow(table.schema(), include_field_ids=False).remove_metadata()
+        schema = self.location.arrow_schema(table.schema())
         return DataFileWriter(
-            self.name,
-            _place(table),
+            self.location.name,
+            self.location.place(table),
             subtask,
             generation,
             schema_of=lambda given: schema,
-            partition_by=_partitions(table, self.name),
+            # An upsert is merged, which partitions the rows itself.
+            partition_by=() if self.is_upsert else _partitions(table, self.location.name),
             roll_bytes=self.roll_bytes,
             prefix="data/",
             keeps_partitions=True,
+            takes_changes=self.is_upsert,
         )
 
     def committer(self) -> Committer:
         if self.schema is not None:
             self._create()
-        _partitions(self.table(), self.name)
+        table = self.table()
+        _partitions(table, self.location.name)
+        if self.is_upsert:
+            self._check(table)
         return _IcebergCommitter(self)
 
+    def _check(self, table: Any) -> None:
+        names = self.location.arrow_schema(table.schema()).names
+        for name in (*self.key, *([self.by] if self.by else [])):
+            if name not in names:
+                raise PipelineError(f"{self!r}: the table has no column '{name}'; its columns are {', '.join(names)}")
+        warn_of_own_op(self, names)
+
     def _create(self) -> None:
-        exceptions = required("pyiceberg.exceptions", "iceberg", "IcebergSink")
+        exceptions = self.location.package("exceptions")
+        name = self.location.name
         try:
-            catalog = self._catalog()
-            catalog.create_namespace_if_not_exists(self.name.rpartition(".")[0])
-            catalog.create_table_if_not_exists(self.name, schema=self.schema)
+            catalog = self.location.open_catalog()
+            catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+            catalog.create_table_if_not_exists(name, schema=self.schema)
         except exceptions.TableAlreadyExistsError:
             pass
         except Exception as error:
-            raise self.failure("cannot be made", error) from error
-
-
-def _place(table: Any) -> Place:
-    """The directory of the table, with the file system and the credentials that the catalog gives for it."""
-    location = table.location().rstrip("/")
-    parts = urllib.parse.urlsplit(location)
-    if parts.scheme in ("", "file"):
-        return LocalPlace(urllib.parse.unquote(parts.path))
-    files = required("pyiceberg.io.pyarrow", "iceberg", "IcebergSink").PyArrowFileIO(table.io.properties)
-    return RemotePlace(files.fs_by_scheme(parts.scheme, parts.netloc), f"{parts.netloc}{parts.path}", location)
+            raise self.location.failure("cannot be made", error) from error
 
 
 def _partitions(table: Any, name: str) -> list[str]:
@@ -162,7 +153,7 @@ class _IcebergCommitter(Committer):
         self._sink = sink
 
     def commit(self, checkpoint: CheckpointId, committables: Sequence[bytes]) -> None:
-        exceptions = required("pyiceberg.exceptions", "iceberg", "IcebergSink")
+        exceptions = self._sink.location.package("exceptions")
         files = [DataFile.decoded(payload) for payload in committables]
         identity = CommitId.of(checkpoint, [file.writer for file in files])
         for number in range(1, _TRIES + 1):
@@ -173,34 +164,79 @@ class _IcebergCommitter(Committer):
                 return
             try:
                 self._publish(table, files, identity, commits)
-                return
+                break
+            except DataError:
+                raise
             except (exceptions.CommitFailedException, exceptions.CommitStateUnknownException) as error:
                 # Somebody else has changed the table, or the answer was lost: the next look tells.
                 _log.warning(
                     "%r: commit of checkpoint %d, try %d of %d: %s", self._sink, checkpoint, number, _TRIES, error
                 )
                 if number == _TRIES:
-                    raise self._sink.failure(f"refused checkpoint {checkpoint} {_TRIES} times", error) from error
+                    raise self._sink.location.failure(
+                        f"refused checkpoint {checkpoint} {_TRIES} times", error
+                    ) from error
                 time.sleep(_PAUSE_S * number)
             except Exception as error:
-                raise self._sink.failure(f"did not take checkpoint {checkpoint}", error) from error
+                raise self._sink.location.failure(f"did not take checkpoint {checkpoint}", error) from error
+
+        self._clean(files)
 
     def _publish(self, table: Any, files: Sequence[DataFile], identity: CommitId, commits: dict[str, int]) -> None:
-        location = table.location().rstrip("/")
         # The newest last, so that the oldest are forgotten.
         known = {scope: version for scope, version in commits.items() if scope != identity.scope}
         newest = dict([*known.items(), (identity.scope, identity.version)][-_SCOPES_MAX:])
         # In this copy of the metadata alone. pyiceberg would try again on a newer state of the table, without the look
         # for the checkpoint that our own loop begins with (I4).
         table.metadata.properties["commit.retry.num-retries"] = "0"
+        summary = {"penstock.checkpoint": str(identity.version), "penstock.scope": identity.scope}
+        # Before the transaction: nothing is listed yet, and most of the time is spent here.
+        merged = self._merged(table, files) if self._sink.is_upsert else None
         with table.transaction() as transaction:
             transaction.set_properties({COMMITS: json.dumps(newest)})
-            transaction.add_files(
-                [f"{location}/{file.path}" for file in files],
-                snapshot_properties={
-                    "penstock.checkpoint": str(identity.version),
-                    "penstock.scope": identity.scope,
-                },
-                # Their names are random, and looking for them reads every manifest of the table.
-                check_duplicate_files=False,
-            )
+            if merged is None:
+                self._append(transaction, table, files, summary)
+            else:
+                _replace(transaction, merged, summary)
+
+    def _append(self, transaction: Any, table: Any, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:
+        location = table.location().rstrip("/")
+        transaction.add_files(
+            [f"{location}/{file.path}" for file in files],
+            snapshot_properties=dict(summary),
+            # Their names are random, and looking for them reads every manifest of the table.
+            check_duplicate_files=False,
+        )
+
+    def _merged(self, table: Any, files: Sequence[DataFile]) -> Replacement:
+        sink = self._sink
+        place = sink.location.place(table)
+        read = pa.concat_tables([self._read(place, file).replace_schema_metadata() for file in files])
+        rows = newest_changes(read, sink.key, sink.by, sink)
+        return replacement_of(sink.location, table, rows, sink.key, sink.by)
+
+    def _read(self, place: Place, file: DataFile) -> pa.Table:
+        try:
+            with place.open(file.path) as opened:
+                return pyarrow.parquet.read_table(opened)
+        except FileNotFoundError as error:
+            raise DataError(
+                f"{self._sink!r}: the staged file {file.path} is gone before its commit: a cleaning of orphans with a "
+                f"short retention, or somebody, has removed it. Start from an older checkpoint with fall_back"
+            ) from error
+
+    def _clean(self, files: Sequence[DataFile]) -> None:
+        if self._sink.is_upsert:
+            place = self._sink.location.place(self._sink.table())
+            for file in files:
+                place.remove(file.path)
+
+
+def _replace(transaction: Any, merged: Replacement, summary: Mapping[str, str]) -> None:
+    """One snapshot. Without files that go it is an append, which readers of new rows can follow."""
+    update = transaction.update_snapshot(snapshot_properties=dict(summary))
+    with update.overwrite() if merged.removed else update.fast_append() as snapshot:
+        for file in merged.removed:
+            snapshot.delete_data_file(file)
+        for file in merged.added:
+            snapshot.append_data_file(file)

@@ -18,6 +18,8 @@ from penstock.connectors.tables.arguments import required
 from penstock.errors import PipelineError, StorageError
 
 COMMITS = "penstock_commits"
+OP_COLUMN = "penstock_op"
+"""Column of a staging table: the operation of a changelog, null for records that have none."""
 CONNECT_TIMEOUT_S = 10
 
 
@@ -120,7 +122,7 @@ class Database:
                 f"check the name, which is case-sensitive"
             )
         columns = tuple(Column(name, kind) for name, kind in found)
-        text = repr((self.schema, self.name, columns))
+        text = repr((self.schema, self.name, columns, OP_COLUMN))
         stage = f"penstock_stage_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         return Tables(
             quoted(self.schema, self.name),
@@ -153,7 +155,7 @@ class Database:
             f"committed_at timestamptz NOT NULL DEFAULT now())",
             f"CREATE TABLE IF NOT EXISTS {stage} (penstock_writer text NOT NULL, penstock_part int NOT NULL, "
             f"penstock_generation bigint NOT NULL, penstock_staged_at timestamptz NOT NULL DEFAULT now(), "
-            f"penstock_row bigint GENERATED ALWAYS AS IDENTITY, {kinds})",
+            f"penstock_row bigint GENERATED ALWAYS AS IDENTITY, {OP_COLUMN} text, {kinds})",
             f"CREATE INDEX IF NOT EXISTS {quoted(stage.rpartition('.')[2].strip(chr(34)) + '_part')} ON {stage} "
             f"(penstock_writer, penstock_part)",
         ]

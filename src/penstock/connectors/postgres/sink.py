@@ -17,13 +17,15 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from penstock.connectors.postgres.database import Database, Tables, driver, quoted
+from penstock.connectors.postgres.database import OP_COLUMN, Database, Tables, driver, quoted
 from penstock.connectors.postgres.writer import StagingWriter
 from penstock.connectors.sink import Committer, Sink, SinkWriter
 from penstock.connectors.tables.arguments import check_mode
+from penstock.connectors.tables.changes import warn_of_own_op
 from penstock.connectors.tables.data_files import CommitId
 from penstock.errors import DataError, StorageError
 from penstock.ids import CheckpointId, Generation
+from penstock.model.changelog import DELETE
 
 _ORPHANS_AFTER = "7 days"
 _PARTS = "(SELECT * FROM unnest(%(writers)s::text[], %(parts)s::int[]))"
@@ -44,7 +46,8 @@ class PostgresSink(Sink):
     The table must exist. Columns of the records are found by name; columns that they lack get their default.
     `mode="upsert"` needs a unique index on `key`. Of several rows of a key the one that is highest in the column `by`
     wins, in the checkpoint and in the table; without `by` the last one, which is certain only if all rows of a key come
-    from one subtask: put `key_by` in front.
+    from one subtask: put `key_by` in front. If the records are a changelog, with a column `op` that the table does not
+    have, "delete" removes the row of the key.
 
     Staging table and markers (`penstock_stage_…`, `penstock_commits`) lie in the schema of the table, or in
     `staging_schema`. Rows that were staged and never committed are removed by a start seven days later.
@@ -65,6 +68,7 @@ class PostgresSink(Sink):
     ) -> None:
         self.key, self.by = check_mode("PostgresSink", mode, key, by), by
         self.mode = mode
+        self.is_upsert = mode == "upsert"
         self.database = Database(dsn, table, staging_schema)
 
     def identity(self) -> Mapping[str, str]:
@@ -72,10 +76,13 @@ class PostgresSink(Sink):
         return {**super().identity(), "server": self.database.address, "table": table, "mode": self.mode}
 
     def writer(self, subtask: int, generation: Generation) -> SinkWriter:
-        return StagingWriter(self.database, generation)
+        return StagingWriter(self.database, generation, takes_changes=self.is_upsert)
 
     def committer(self) -> Committer:
-        return _PostgresCommitter(self, self.database.prepared(self.key, self.by))
+        tables = self.database.prepared(self.key, self.by)
+        if self.is_upsert:
+            warn_of_own_op(self, [column.name for column in tables.columns])
+        return _PostgresCommitter(self, tables)
 
 
 class _PostgresCommitter(Committer):
@@ -91,9 +98,8 @@ class _PostgresCommitter(Committer):
             with self._sink.database.connect() as connection:
                 if not self._is_first(connection, identity):
                     return
-                for stage, columns in sorted({(part["stage"], tuple(part["columns"])) for part in parts}):
-                    same = [part for part in parts if (part["stage"], tuple(part["columns"])) == (stage, columns)]
-                    self._move(connection, stage, columns, same)
+                for same in _in_order(parts):
+                    self._move(connection, same)
         except psycopg.DataError as error:
             raise DataError(self._told(checkpoint, error)) from error
         except psycopg.IntegrityError as error:
@@ -114,7 +120,8 @@ class _PostgresCommitter(Committer):
         ).fetchone()
         return marked is not None
 
-    def _move(self, connection: Any, stage: str, columns: Sequence[str], parts: Sequence[dict[str, Any]]) -> None:
+    def _move(self, connection: Any, parts: Sequence[dict[str, Any]]) -> None:
+        stage = parts[0]["stage"]
         chosen = {"writers": [part["writer"] for part in parts], "parts": [part["part"] for part in parts]}
         expected = sum(part["rows"] for part in parts)
         (found,) = connection.execute(
@@ -128,11 +135,11 @@ class _PostgresCommitter(Committer):
             )
         connection.execute(
             f"WITH moved AS (DELETE FROM {stage} WHERE (penstock_writer, penstock_part) IN {_PARTS} RETURNING *) "
-            f"{self._insertion(columns)}",
+            f"{self._insertion(parts[0]['columns'], has_ops=parts[0].get('changes', False))}",
             chosen,
         )
 
-    def _insertion(self, columns: Sequence[str]) -> str:
+    def _insertion(self, columns: Sequence[str], *, has_ops: bool) -> str:
         target, key, by = self._tables.target, self._sink.key, self._sink.by
         names = ", ".join(_literal(name) for name in columns)
         if not key:
@@ -141,15 +148,24 @@ class _PostgresCommitter(Committer):
         order = f"{keys}, {f'{_literal(by)} DESC NULLS LAST, ' if by else ''}penstock_row DESC"
         rest = [_literal(name) for name in columns if name not in key]
         action = f"DO UPDATE SET {', '.join(f'{name} = EXCLUDED.{name}' for name in rest)}" if rest else "DO NOTHING"
-        newer = (
-            f" WHERE known.{_literal(by)} IS NULL OR EXCLUDED.{_literal(by)} >= known.{_literal(by)}"
-            if by and rest
-            else ""
-        )
+        newer = f" WHERE {self._newer('EXCLUDED')}" if by and rest else ""
+        stays = f"WHERE {OP_COLUMN} <> '{DELETE}' " if has_ops else ""
         return (
-            f"INSERT INTO {target} AS known ({names}) SELECT DISTINCT ON ({keys}) {names} FROM moved ORDER BY {order} "
+            f", newest AS (SELECT DISTINCT ON ({keys}) * FROM moved ORDER BY {order})"
+            f"{self._deletion() if has_ops else ''} "
+            f"INSERT INTO {target} AS known ({names}) SELECT {names} FROM newest {stays}"
             f"ON CONFLICT ({keys}) {action}{newer}"
         )
+
+    def _newer(self, given: str) -> str:
+        by = _literal(self._sink.by or "")
+        return f"(known.{by} IS NULL OR {given}.{by} >= known.{by})"
+
+    def _deletion(self) -> str:
+        """Of one statement with the insertion: each key has one newest change, so that no row is met by both."""
+        same = [f"known.{_literal(name)} = newest.{_literal(name)}" for name in self._sink.key]
+        conditions = [f"newest.{OP_COLUMN} = '{DELETE}'", *same, *([self._newer("newest")] if self._sink.by else [])]
+        return f", gone AS (DELETE FROM {self._tables.target} AS known USING newest WHERE {' AND '.join(conditions)})"
 
     def discard_uncommitted(self, generation: Generation) -> None:
         """Remove old orphans. Age decides: generations of other pipelines that stage rows here are not ours."""
@@ -159,6 +175,18 @@ class _PostgresCommitter(Committer):
             ).rowcount
         if removed:
             _log.info("%r: removed %d staged rows that were never committed", self._sink, removed)
+
+
+def _in_order(parts: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Parts that one statement can move, in the order in which each writer has staged them: the last row of a key
+    wins, also if the columns have changed within the checkpoint."""
+    counts: dict[str, int] = {}
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for part in sorted(parts, key=lambda part: int(part["part"])):
+        counts[part["writer"]] = place = counts.get(part["writer"], 0) + 1
+        kind = place, part["stage"], tuple(part["columns"]), part.get("changes", False)
+        groups.setdefault(kind, []).append(part)
+    return [groups[kind] for kind in sorted(groups)]
 
 
 def _literal(name: str) -> str:

@@ -18,10 +18,12 @@ import pyarrow as pa
 
 from penstock.columnar.gather import joined
 from penstock.connectors.postgres.copy import csv_of
-from penstock.connectors.postgres.database import Database, Tables, driver, quoted
+from penstock.connectors.postgres.database import OP_COLUMN, Database, Tables, driver, quoted
 from penstock.connectors.sink import Prepared, SinkWriter
+from penstock.connectors.tables.changes import check_ops
 from penstock.errors import DataError, PenstockError, StorageError
 from penstock.ids import Generation
+from penstock.model.changelog import OP
 
 _COPY_BYTES = 1024 * 1024
 """Rows of about this size go into one COPY."""
@@ -32,8 +34,9 @@ _JOIN_S = 1.0
 class StagingWriter(SinkWriter):
     """Stages the rows of one subtask. Parts are numbered; a part ends with a checkpoint, or with another schema."""
 
-    def __init__(self, database: Database, generation: Generation) -> None:
+    def __init__(self, database: Database, generation: Generation, *, takes_changes: bool) -> None:
         self._database = database
+        self._takes_changes = takes_changes
         self._generation = int(generation)
         self._token = secrets.token_hex(8)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -81,10 +84,20 @@ class StagingWriter(SinkWriter):
 
     def _committables(self, cut: Future[None], rows: dict[tuple[int, tuple[str, ...]], int]) -> Sequence[bytes]:
         cut.result()
-        assert self._tables is not None
+        tables = self._tables
+        assert tables is not None
+        known = {column.name for column in tables.columns}
         return [
             json.dumps(
-                {"stage": self._tables.stage, "writer": self._token, "part": part, "columns": columns, "rows": count}
+                {
+                    "stage": tables.stage,
+                    "writer": self._token,
+                    "part": part,
+                    # Those of the table: `op` of a changelog is none of them.
+                    "columns": [name for name in columns if name in known],
+                    "rows": count,
+                    "changes": OP in columns and OP not in known,
+                }
             ).encode()
             for (part, columns), count in rows.items()
             if count
@@ -160,19 +173,23 @@ class StagingWriter(SinkWriter):
     def _stage(self, connection: Any, tables: Tables, held: list[_Job]) -> None:
         target = f"{self._database.schema}.{self._database.name}"
         known = {column.name for column in tables.columns}
-        unknown = [name for name in held[0].columns if name not in known]
+        has_ops = self._takes_changes and OP in held[0].columns and OP not in known
+        unknown = [name for name in held[0].columns if name not in known and not (has_ops and name == OP)]
         if unknown:
             raise DataError(
                 f"the table {target} has no column '{unknown[0]}'; its columns are {', '.join(sorted(known))}. Rename "
                 f"or drop it in front of the sink, or add it to the table and start again"
             )
         own = ("penstock_writer", "penstock_part", "penstock_generation")
-        names = ", ".join(quoted(name) for name in (*own, *held[0].columns))
+        staged = [OP_COLUMN if has_ops and name == OP else name for name in held[0].columns]
+        names = ", ".join(quoted(name) for name in (*own, *staged))
         with (
             connection.cursor() as cursor,
             cursor.copy(f"COPY {tables.stage} ({names}) FROM STDIN (FORMAT csv)") as copy,
         ):
             for batch in joined([job.batch for job in held if job.batch is not None]):
+                if has_ops:
+                    check_ops(batch.column(OP), target)
                 copy.write(csv_of(self._labelled(batch, held[0].part), target))
         with self._lock:
             self._waiting_bytes -= sum(job.bytes for job in held)

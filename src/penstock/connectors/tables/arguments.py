@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.connectors.files.latest import columns_of
-from penstock.errors import PipelineError
+from penstock.errors import IncompatibleCheckpoint, PipelineError
 
 
 def check_mode(sink: str, mode: str, key: str | Sequence[str] | None, by: str | None) -> tuple[str, ...]:
@@ -33,3 +33,18 @@ def required(package: str, extra: str, user: str) -> Any:
             f"{user} needs the package {package.partition('.')[0]}, here and on the workers: "
             f"pip install 'penstock[{extra}]' ({error})"
         ) from error
+
+
+def check_splits(source: str, splits: int) -> int:
+    """The number of splits. Raises `PipelineError`."""
+    if splits < 1:
+        raise PipelineError(f"{source}: splits is {splits}: it must be at least 1")
+    return splits
+
+
+def number_of_split(source: object, split: str, count: int) -> int:
+    """The number of a split that is named "3/8". Raises `IncompatibleCheckpoint` if there are others now."""
+    number, _, known = split.partition("/")
+    if int(known) != count:
+        raise IncompatibleCheckpoint(f"{source!r}: the checkpoint has {known} splits: set splits={known} again")
+    return int(number)

@@ -23,9 +23,11 @@ import pyarrow as pa
 from penstock.columnar.grouping import group
 from penstock.connectors.files.filesystem import Place
 from penstock.connectors.sink import Prepared, SinkWriter
+from penstock.connectors.tables.changes import check_ops, data_schema, staged_schema
 from penstock.connectors.tables.conform import conformed
 from penstock.errors import DataError, StorageError
 from penstock.ids import CheckpointId, Generation
+from penstock.model.changelog import OP
 
 _GROUP_ROWS = 1 << 17
 _GROUP_BYTES = 8 * 1024 * 1024
@@ -88,7 +90,7 @@ class DataFileWriter(SinkWriter):
     """Stages the rows of one subtask as Parquet files, one or more for each partition and checkpoint.
 
     `schema_of` gives the schema of the table for that of the first batch. `keeps_partitions`: the partition columns
-    stay in the files.
+    stay in the files. `takes_changes`: the column `op` of the records is staged, and is none of the table.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class DataFileWriter(SinkWriter):
         roll_bytes: int,
         prefix: str = "",
         keeps_partitions: bool = False,
+        takes_changes: bool = False,
     ) -> None:
         self._table = table
         self._place = place
@@ -110,23 +113,23 @@ class DataFileWriter(SinkWriter):
         self._partition_by = tuple(partition_by)
         self._roll_bytes = roll_bytes
         self._keeps_partitions = keeps_partitions
+        self._takes_changes = takes_changes
         self.token = secrets.token_hex(8)
         self._name = f"{prefix}penstock-g{generation}-{subtask}-{self.token}"
         self._count = 0
         self._schema: pa.Schema | None = None
+        self._table_schema: pa.Schema | None = None
+        self._has_ops = False
         self._open: dict[tuple[str | None, ...], _Part] = {}
         self._full: list[_Part] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._schema is None:
-            self._schema = self._schema_of(batch.schema)
-            missing = [name for name in self._partition_by if name not in self._schema.names]
-            if missing:
-                raise DataError(
-                    f"the table {self._table} is partitioned by '{missing[0]}', which is none of its columns: "
-                    f"{', '.join(self._schema.names)}"
-                )
+            self._begin(batch.schema)
+        assert self._schema is not None
         fitting = conformed(batch, self._schema, self._table)
+        if self._has_ops:
+            check_ops(fitting.column(OP), self._table)
         if not self._partition_by:
             self._write((), fitting)
             return
@@ -135,6 +138,19 @@ class DataFileWriter(SinkWriter):
         rows = groups.batch if self._keeps_partitions else groups.batch.drop_columns(list(self._partition_by))
         for partition, start, end in zip(zip(*values, strict=True), groups.starts, groups.ends, strict=True):
             self._write(partition, rows.slice(start, end - start))
+
+    def _begin(self, given: pa.Schema) -> None:
+        """Fix the schema with the first batch."""
+        data = data_schema(given) if self._takes_changes else given
+        table = self._table_schema = self._schema_of(data)
+        missing = [name for name in self._partition_by if name not in table.names]
+        if missing:
+            raise DataError(
+                f"the table {self._table} is partitioned by '{missing[0]}', which is none of its columns: "
+                f"{', '.join(table.names)}"
+            )
+        self._schema = staged_schema(table, given) if self._takes_changes else table
+        self._has_ops = self._schema is not table
 
     def _write(self, partition: tuple[str | None, ...], rows: pa.RecordBatch) -> None:
         part = self._open.get(partition)
@@ -147,8 +163,8 @@ class DataFileWriter(SinkWriter):
             self._count += 1
             path = f"{self._name}-{self._count:06d}.parquet"
             named = dict(zip(self._partition_by, partition, strict=True))
-            assert self._schema is not None
-            schema = rows.schema.with_metadata({_TABLE_SCHEMA: base64.b64encode(self._schema.serialize())})
+            assert self._table_schema is not None
+            schema = rows.schema.with_metadata({_TABLE_SCHEMA: base64.b64encode(self._table_schema.serialize())})
             part = self._open[partition] = _Part(self._place, path, schema, self.token, named, self._table)
         part.write(rows)
         if part.is_as_large_as(self._roll_bytes):
