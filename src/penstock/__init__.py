@@ -158,6 +158,7 @@ __all__ = [
     "__version__",
     # reading output
     "read_latest",
+    "PenstockDataSource",
     # writing your own, more
     "Portion",
     "Backlog",
@@ -170,6 +171,7 @@ if TYPE_CHECKING:
     from penstock.connectors.iceberg import IcebergSink, IcebergSource
     from penstock.connectors.postgres import PostgresSink
     from penstock.connectors.spark.dataframe import DataFrameSource
+    from penstock.connectors.spark.output import PenstockDataSource
     from penstock.driver.observation.listeners import (
         CheckpointEnded,
         JobFinished,
@@ -178,13 +180,14 @@ if TYPE_CHECKING:
         JobStarted,
     )
     from penstock.driver.observation.progress import JobProgress, SourceProgress
-    from penstock.spark.job import Job, Status
+    from penstock.spark.job import Job
     from penstock.spark.settings import Settings
+    from penstock.spark.status import Status
 
 # Only those who start a pipeline on Spark pay for importing what runs it.
 _LATE = {
     "Job": "penstock.spark.job",
-    "Status": "penstock.spark.job",
+    "Status": "penstock.spark.status",
     "Settings": "penstock.spark.settings",
     "JobListener": "penstock.driver.observation.listeners",
     "JobStarted": "penstock.driver.observation.listeners",
@@ -197,6 +200,7 @@ _LATE = {
     "DeltaSource": "penstock.connectors.delta",
     "IcebergSink": "penstock.connectors.iceberg",
     "IcebergSource": "penstock.connectors.iceberg",
+    "PenstockDataSource": "penstock.connectors.spark.output",
     "PostgresSink": "penstock.connectors.postgres",
     "SourceProgress": "penstock.driver.observation.progress",
 }

@@ -27,8 +27,8 @@ from penstock.protocol.coordinator.state import Policy
 from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import SnapshotKind
 from penstock.protocol.restart import RestartPolicy
-from penstock.spark.job import Status
 from penstock.spark.settings import Settings
+from penstock.spark.status import Status
 from penstock.worker.settings import WorkerSettings
 from tests.architecture.test_layers import LAYERS
 from tests.mutants.catalogue import MUTANTS

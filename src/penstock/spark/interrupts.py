@@ -27,7 +27,7 @@ from penstock.spark.cancellation import cancel_other_jobs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.spark.job import Status
+    from penstock.spark.status import Status
 
 _NOTHING_RUNS = (Phase.CLAIMING, Phase.WAITING_FOR_SLOTS, Phase.STARTING)
 

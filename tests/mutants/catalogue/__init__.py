@@ -22,6 +22,7 @@ from tests.mutants.catalogue import (
     lookups,
     metrics,
     names,
+    output_log,
     outputs,
     ownership,
     page,
@@ -64,4 +65,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *lookups.MUTANTS,
     *relational.MUTANTS,
     *joins.MUTANTS,
+    *output_log.MUTANTS,
 )

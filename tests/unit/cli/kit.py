@@ -29,7 +29,7 @@ from penstock.protocol.manifest import (
 )
 from penstock.protocol.manifest.codec import encode_manifest, encode_reservation, encode_tombstone
 from penstock.protocol.ownership import Reservation, Tombstone
-from penstock.spark.job import Status
+from penstock.spark.status import Status
 from penstock.storage import LocalStore, paths
 from penstock.storage.blob import write_segments
 from penstock.storage.paths import BlobContent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.driver.attempts.phases import Phase
 from penstock.ids import CheckpointId, Generation
-from penstock.spark.job import Status
+from penstock.spark.status import Status
 
 
 def test_a_status_is_one_line_without_the_counts_that_are_zero() -> None:

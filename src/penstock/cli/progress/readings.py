@@ -12,7 +12,7 @@ from penstock.ids import CheckpointId, WorkerId
 from penstock.mailbox.recovery_stats import RecoveryStats
 from penstock.protocol.history import CheckpointRecord
 from penstock.protocol.history import Status as RecordStatus
-from penstock.spark.job import Status
+from penstock.spark.status import Status
 
 _WINDOW_S = 5.0
 """Rates are means over this time: workers report their figures once a second."""

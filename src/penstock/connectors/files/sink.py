@@ -2,7 +2,8 @@
 
 A writer stages files in `<directory>/_staging`. A checkpoint closes and syncs them and hands over their names; when it
 is durable, the driver renames them into the directory. Readers see a file complete or not at all, and Spark, like
-others, passes over names that begin with an underscore. Final names are never used twice: a generation, a subtask, a
+others, passes over names that begin with an underscore. A log of commits says which files are a whole checkpoint
+(`commit_log.py`). Final names are never used twice: a generation, a subtask, a
 count, and a random part, so that a pipeline that starts anew writes beside its old output and never over it.
 """
 
@@ -13,12 +14,13 @@ import os
 import re
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.columnar.schema_diff import differences
+from penstock.connectors.files.commit_log import CommitLog, CommittedFile
 from penstock.connectors.files.filesystem import Place, address_of, place_of
 from penstock.connectors.files.latest import LatestWriter, check_upsert
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
@@ -190,17 +192,23 @@ class FileWriter(SinkWriter):
 
 
 class FileCommitter(Committer):
-    """Renames staged files into their directory."""
+    """Renames staged files into their directory, and writes down the commit."""
 
     def __init__(self, place: Place, directory: str) -> None:
         self._place = place
         self._directory = directory
+        self._log = CommitLog(place, directory)
 
     def commit(self, checkpoint: CheckpointId, committables: Sequence[bytes]) -> None:
-        for payload in committables:
-            self._publish(checkpoint, json.loads(payload))
+        published = [self._publish(checkpoint, json.loads(payload)) for payload in committables]
+        if published:
+            # Last: a reader of the log takes the files of an entry for whole.
+            self._log.add(checkpoint, published, self._published())
 
-    def _publish(self, checkpoint: CheckpointId, committable: dict[str, Any]) -> None:
+    def _published(self) -> Iterator[str]:
+        yield from (name for name in self._place.files() if _FINAL.fullmatch(name))
+
+    def _publish(self, checkpoint: CheckpointId, committable: dict[str, Any]) -> CommittedFile:
         staged, final, size = committable["staged"], committable["final"], committable["bytes"]
         if not _STAGED.fullmatch(staged) or not _FINAL.fullmatch(final):
             raise StorageError(f"checkpoint {checkpoint} wants to publish '{staged}' as '{final}', which no writer did")
@@ -214,9 +222,11 @@ class FileCommitter(Committer):
                 f"checkpoint {checkpoint} is to publish {self._directory}/{staged}, which is not there, or not of "
                 f"{size} bytes, and neither is {final}: somebody has removed it. Put it back, or start from a savepoint"
             )
+        return CommittedFile(final, size, committable["rows"])
 
     def discard_uncommitted(self, generation: Generation) -> None:
         for name in self._place.files(STAGING):
             match = _STAGED.fullmatch(name)
             if match is not None and int(match[1]) < generation:
                 self._place.remove(name)
+        self._log.discard_unfinished()

@@ -46,7 +46,7 @@ def published(directory: str | Path) -> list[int]:
 
 
 def staged(directory: str | Path) -> list[str]:
-    return sorted(name for name in place_of(directory).files() if name.startswith("_"))
+    return sorted(name for name in place_of(directory).files() if name.startswith("_staging"))
 
 
 @pytest.mark.parametrize("sink_type", SINKS)
