@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Callable
@@ -21,6 +22,10 @@ _COMPILED = (".pyx", ".pxi", ".pxd")
 """Sources of compiled libraries, such as pyarrow, whose frames name them without a directory."""
 _TYPED = ("<ipython-input", "<stdin>", "<python-input", "<console>", "<string>", "<doctest")
 """Beginnings of the names under which Python knows lines that were typed: in a notebook, at a prompt, with `-c`."""
+_CELL = re.compile(
+    r'(?:File ")?(?P<file><ipython-input-[^>]+>|[^\s"(]*ipykernel_\d+[/\\]\d+\.py)(?:", line |:)(?P<line>\d+)'
+)
+"""A line of a cell, in a traceback or in a message."""
 _OUTSIDE = (OSError, EOFError, MemoryError)
 """Exceptions whose cause is not the program: connections, files, memory."""
 
@@ -37,7 +42,24 @@ def strangeness(filename: str) -> int:
 def raised_at(error: BaseException) -> str:
     """Where an exception was raised, as `file:line in function`: the innermost line of user code, or else of any."""
     found = _innermost(error)
-    return "" if found is None else f"{found.filename}:{found.lineno} in {found.name}"
+    return "" if found is None else with_cells(f"{found.filename}:{found.lineno} in {found.name}")
+
+
+def with_cells(text: str) -> str:
+    """A message or traceback with the cells of this notebook in place of the files that stand for them.
+
+    IPython compiles each cell under the name of a file that does not exist. Only the process of the notebook knows its
+    cells, so the driver calls this for the errors of workers.
+    """
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is None:
+        return text
+
+    def cell(found: re.Match[str]) -> str:
+        named = shell.compile.format_code_name(found["file"])
+        return found[0] if named is None else f"{' '.join(named)}, line {found['line']}"
+
+    return _CELL.sub(cell, text)
 
 
 def place_of(error: BaseException) -> tuple[str | None, int | None]:

@@ -15,20 +15,22 @@ import pytest
 pytestmark = pytest.mark.spark
 
 _ROOT = Path(__file__).resolve().parents[2]
-_HANG_S = 300.0
+_HANG_S = 600.0
 
 
 class Script:
-    """A process that runs `tests/spark/script.py`, killed if it hangs."""
+    """A process that runs `tests/spark/script.py`, or another module, killed if it hangs."""
 
-    def __init__(self, directory: Path, *scenes: str, python: str | None = None) -> None:
+    def __init__(
+        self, directory: Path, *scenes: str, python: str | None = None, module: str = "tests.spark.script"
+    ) -> None:
         environment = {key: value for key, value in os.environ.items() if key != "PYSPARK_PYTHON"}
         environment["PYTHONPATH"] = os.pathsep.join([str(_ROOT), str(_ROOT / "src")])
         if python is not None:
             environment["PYSPARK_PYTHON"] = python
         self._errors = (directory / "stderr").open("w+")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.script", str(directory), *scenes],
+            [sys.executable, "-m", module, str(directory), *scenes],
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +15,7 @@ from penstock.errors import DataError, JobFailed, OptionError, PenstockError, re
 from penstock.ids import Generation, OperatorName, SubtaskId, WorkerId
 from penstock.mailbox.failures import error_of, failed_frame
 from penstock.testing import CollectSink, ListSource, run
-from penstock.user_code import called_with, raised_at, strangeness, user_code_error
+from penstock.user_code import called_with, raised_at, strangeness, user_code_error, with_cells
 
 
 def broken(row: dict[str, Any]) -> Any:
@@ -138,3 +140,23 @@ def test_a_line_that_was_typed_in_a_notebook_or_at_a_prompt_is_the_users(name: s
     exec(compile("def typo(batch):\n    return batch['price']\n", name, "exec"), typed)
     error = failure_of(typed["typo"], pa.record_batch({"n": [1]}))
     assert raised_at(error) == f"{name}:2 in typo"
+
+
+def test_the_driver_names_the_cells_of_its_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = {"/tmp/ipykernel_7/12.py": ("Cell", "In[3]"), "<ipython-input-4-0a>": ("Cell", "In[4]")}
+    shell = SimpleNamespace(compile=SimpleNamespace(format_code_name=cells.get))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[misc]
+    place, trace = "({}:2 in typo; row 1)", '  File "{}", line 2, in typo\n'
+    texts = [shape.format(file) for shape in (place, trace) for file in cells]
+    error = UserCodeError(texts[0])
+    error.traceback = "".join(texts[2:])
+    frame = failed_frame(Generation(1), WorkerId(0), error, None)
+    arrived = error_of(frame)
+    assert str(arrived) == "(Cell In[3], line 2 in typo; row 1)"
+    assert isinstance(arrived, UserCodeError)
+    assert arrived.traceback == "  Cell In[3], line 2, in typo\n  Cell In[4], line 2, in typo\n"
+    assert with_cells(texts[1]) == "(Cell In[4], line 2 in typo; row 1)"
+    # A cell of another kernel, and a program without a notebook.
+    assert with_cells("(/tmp/ipykernel_8/1.py:2 in typo)") == "(/tmp/ipykernel_8/1.py:2 in typo)"
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))  # type: ignore[misc]
+    assert with_cells(texts[0]) == texts[0]

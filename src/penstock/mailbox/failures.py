@@ -8,6 +8,7 @@ from penstock.errors import DataError, JobFailed, PenstockError, ProtocolViolati
 from penstock.ids import Generation, SubtaskId, WorkerId
 from penstock.mailbox.frames import FailedFrame
 from penstock.mailbox.journal import told
+from penstock.user_code import with_cells
 
 
 def failed_frame(
@@ -35,8 +36,9 @@ def _error_of(frame: FailedFrame) -> PenstockError:
     kind = error_class(frame.kind)
     where = f"{frame.subtask} on worker {frame.worker}" if frame.subtask else f"worker {frame.worker}"
     if issubclass(kind, UserCodeError):
-        error = kind(frame.error)
-        error.traceback, error.may_pass, error.signature = frame.traceback, frame.may_pass, frame.signature
+        error = kind(with_cells(frame.error))
+        error.traceback, error.may_pass = with_cells(frame.traceback), frame.may_pass
+        error.signature = frame.signature
         return error
     if issubclass(kind, DataError):
         # It names the operator, and where it matters the record.

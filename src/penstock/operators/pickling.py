@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from penstock.errors import PenstockError, PipelineError
 
 _DEPTH_MAX = 5
+_DRIVER_ONLY = ("SparkSession", "SparkContext", "DataFrame", "Column", "GroupedData", "RDD")
+"""Classes of PySpark whose values are handles of the driver's session: no worker can have one."""
 
 
 def dumps(value: object) -> bytes:
@@ -37,10 +39,17 @@ def check_travels(operator: str, value: object) -> None:
         return
     if isinstance(error, PenstockError):
         raise error
-    way = ", and in it ".join(_culprit(value, 0, set()))
+    steps = _culprit(value, 0, set())
+    way = ", and in it ".join(text for text, _ in steps)
+    cannot = f"operator '{operator}' cannot be sent to the workers: {way or 'it'}"
+    if steps and _is_of_the_driver(steps[-1][1]):
+        raise PipelineError(
+            f"{cannot} exists only in the driver. Read a DataFrame as a stream with DataFrameSource, join it with "
+            f"join_table, or collect() it before and use the rows"
+        ) from error
     raise PipelineError(
-        f"operator '{operator}' cannot be sent to the workers: {way or 'it'} cannot be pickled "
-        f"({type(error).__name__}: {error}). Make it where it is used: in the function, in open(), or at module level"
+        f"{cannot} cannot be pickled ({type(error).__name__}: {error}). Create it where it is used: in the function, "
+        f"in open(), or at module level"
     ) from error
 
 
@@ -52,18 +61,22 @@ def _failure(value: object) -> Exception | None:
     return None
 
 
-def _culprit(value: object, depth: int, seen: set[int]) -> list[str]:
-    """The way to the innermost part of `value` that cannot be pickled, in words."""
+def _culprit(value: object, depth: int, seen: set[int]) -> list[tuple[str, object]]:
+    """The way to the innermost part of `value` that cannot be pickled: each step in words, and the part there."""
     if depth > _DEPTH_MAX or id(value) in seen:
         return []
     seen.add(id(value))
     for name, part in _parts(value):
         if _failure(part) is not None:
-            inside = _culprit(part, depth + 1, seen)
+            inside = [] if _is_of_the_driver(part) else _culprit(part, depth + 1, seen)
             # How an operator is put together is nobody's business but ours.
             is_ours = depth == 0 and inside and isinstance(value, functools.partial)
-            return inside if is_ours else [f"{name} (of type {type(part).__name__})", *inside]
+            return inside if is_ours else [(f"{name} (of type {type(part).__name__})", part), *inside]
     return []
+
+
+def _is_of_the_driver(value: object) -> bool:
+    return type(value).__module__.startswith("pyspark.") and type(value).__name__ in _DRIVER_ONLY
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:

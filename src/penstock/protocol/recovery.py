@@ -131,8 +131,8 @@ _GONE = Damaged("its manifest is gone, although its output was committed")
 
 def _foreign_text(checkpoint: CheckpointId, reason: str) -> str:
     return (
-        f"checkpoint {checkpoint} does not belong to this pipeline: {reason}. Going back past it would silently lose "
-        "what it holds. Give this pipeline its own checkpoint directory, or undo the change."
+        f"the pipeline cannot continue from checkpoint {checkpoint}: {reason}. Penstock does not go back to an older "
+        "checkpoint, because that would lose the state of this one. To start over, use an empty checkpoint directory."
     )
 
 
@@ -140,14 +140,14 @@ def _duplicates_text(skipped: Skipped, *, is_committed: bool) -> str:
     known = "was" if is_committed else "may have been"
     return (
         f"checkpoint {skipped.checkpoint} cannot be restored: {skipped.reason}. Its output {known} published, and "
-        "going back to an older checkpoint would publish it a second time. Bring the files of the checkpoint back "
-        "from a copy, or allow it with allow_output_twice=True."
+        "an older checkpoint would publish it a second time. Bring the files of the checkpoint back from a copy, or "
+        "allow duplicates with allow_output_twice=True."
     )
 
 
 def _nothing_left_text(skipped: list[Skipped]) -> str:
     tried = "; ".join(f"{each.checkpoint}: {each.reason}" for each in skipped)
     return (
-        f"there are checkpoints, and none can be restored ({tried}). Starting from nothing would lose their state. "
-        "Bring their files back from a copy, or begin anew on purpose with an empty checkpoint directory."
+        f"none of the checkpoints can be restored ({tried}). Starting without them would lose their state. "
+        "Bring their files back from a copy, or start over with an empty checkpoint directory."
     )

@@ -31,7 +31,7 @@ class Hindrance:
     """Begins a sentence: `the output of checkpoint 3 is not published yet`."""
     since_ms: int
     failures: int
-    """How often it was tried in vain."""
+    """Number of attempts that have failed."""
     error: str
     limit_ms: int = 0
     """How long it is tried; 0 if nothing but its checkpoint ends after that."""
@@ -46,7 +46,7 @@ def checkpoints_under_way(state: State, now_ms: int) -> tuple[CheckpointRecord, 
         case Writing(pending, manifest):
             records.append(_record(pending, manifest.reports, "its manifest is being written", now_ms))
         case WritingTombstone(pending, manifest, reason, detail, retry):
-            why = f"{reason.value} ({detail}); the store has to confirm that it is given up{_failing(retry)}"
+            why = f"{reason.value} ({detail}); the store must record that it has failed{_failing(retry)}"
             records.append(_record(pending, manifest.reports, why, now_ms))
         case None:
             pass
@@ -71,7 +71,7 @@ def _calls(state: State) -> list[Hindrance]:
             what = f"the manifest of checkpoint {manifest.checkpoint} is not written yet"
             calls.append(Hindrance(what, manifest.completed_at_ms, 0, "the store does not answer"))
         case WritingTombstone(_, manifest, reason, _, retry):
-            what = f"checkpoint {manifest.checkpoint} has failed ({reason.value}), and the store cannot confirm it"
+            what = f"checkpoint {manifest.checkpoint} has failed, {reason.value}, and the store cannot record that"
             calls.append(_of_retry(what, retry, state.policy))
         case None:
             pass
@@ -86,7 +86,8 @@ def _of_retry(what: str, retry: Retry, policy: Policy, setting: str = "checkpoin
 
 
 def _failing(retry: Retry) -> str:
-    return f", and has failed to do so ({retry.failures} times): {retry.error}" if retry.failures else ""
+    times = "once" if retry.failures == 1 else f"{retry.failures} times"
+    return f", which was tried {times}: {retry.error}" if retry.failures else ""
 
 
 def _waits_for(collecting: Collecting) -> str:

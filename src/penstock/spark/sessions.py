@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
+
+from penstock.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+_LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
+_ANY_PORT = 15002
 _SHUT_DOWN = (
     "SparkContext was shut down",
     "Cannot call methods on a stopped SparkContext",
@@ -36,6 +41,32 @@ def master_of(spark: SparkSession) -> str:
 def is_on_this_host(master: str) -> bool:
     """Whether all executors of this master are on the driver's host: `local[2]`, or `local-cluster[2,1,1024]`."""
     return master.startswith("local")
+
+
+def driver_address(spark: SparkSession) -> str | None:
+    """The address at which workers reach this process; None if all of them are on this host. Raises `OptionError`.
+
+    With Spark Connect the server's `spark.driver.host` is this host only if the server is.
+    """
+    server = None if context_of(spark) is not None else str(spark.client.host)
+    if server is None or server in _LOOPBACK:
+        return None if is_on_this_host(master_of(spark)) else spark.conf.get("spark.driver.host")
+    return _address_towards(server)
+
+
+def _address_towards(host: str) -> str:
+    """The address of this host on the way to another one."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as way:
+            # Sends nothing: only the route is looked up.
+            way.connect(address)
+            return str(way.getsockname()[0])
+    except OSError as error:
+        raise OptionError(
+            f"the workers of the Spark Connect server at {host} must reach this process, and no network of this host "
+            f"leads there: {error}"
+        ) from error
 
 
 def is_plain_local(spark: SparkSession) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypedDict
@@ -39,7 +40,7 @@ class StartOptions(TypedDict, total=False):
     """For operators that name none; by default the slots of the session, at most `workers`."""
     workers: int | None
     """Number of Spark tasks; by default the largest parallelism."""
-    restore: str | int | None
+    restore: str | os.PathLike[str] | int | None
     """Checkpoint to start from: an id in the directory, or the path of a savepoint."""
     storage_options: dict[str, object] | None
     """For fsspec, where `checkpoints` is a URL."""

@@ -90,23 +90,24 @@ def _active_jobs(context: SparkContext) -> list[_Job]:
 def hold_up_of(slots: Slots | None, workers: int) -> HoldUp | None:
     """The reason why `workers` tasks do not start together, and the way out; None if they can."""
     if slots is None:
+        tasks = "the task" if workers == 1 else f"the {workers} tasks"
         text = (
-            f"Spark has not started its {workers} tasks, which start together. Spark Connect does not tell the free "
-            f"slots: if another job holds them, or the server has fewer than {workers}, stop that job, or lower "
-            f"workers or parallelism"
+            f"no worker has reported yet. Spark Connect says neither whether {tasks} of the pipeline, which start "
+            f"together, have begun nor how many slots are free. If they are not just slow to start: stop other jobs "
+            f"that hold slots, give the server more cores, or lower workers or parallelism"
         )
-        return HoldUp(f"Spark has not started {workers} tasks", text)
+        return HoldUp("Spark Connect does not report slots", text)
     if slots.free >= workers:
         return None
     text = (
-        f"the pipeline needs {workers} slots at the same time, and of the {slots.total} of this session {slots.free} "
-        f"are free: "
+        f"the pipeline needs {workers} slots at the same time, and {slots.free} of the {slots.total} slots of this "
+        f"session {'is' if slots.free == 1 else 'are'} free: "
     )
     if slots.holders:
         more = f" and {len(slots.holders) - _HOLDERS_MAX} more" if len(slots.holders) > _HOLDERS_MAX else ""
         text += (
-            f"the others are held by {'; '.join(slots.holders[:_HOLDERS_MAX])}{more}. Stop one of those, start the "
-            f"session with more cores, or give this pipeline fewer workers (workers={max(1, slots.free)})"
+            f"the others are held by {'; '.join(slots.holders[:_HOLDERS_MAX])}{more}. Stop one of these jobs, start "
+            f"the session with more cores, or give this pipeline fewer workers (workers={max(1, slots.free)})"
         )
     else:
         text += "executors are missing, or have not come back yet. The log of the cluster's manager may say why"
@@ -117,8 +118,9 @@ def holding_text(workers: int, total: int) -> str:
     """How many slots a pipeline holds, and what is left for others."""
     left = max(0, total - workers)
     if left:
-        return f"holds {workers} of the {total} slots of the session for as long as it runs; {left} are left for others"
+        others = "1 is left for other jobs" if left == 1 else f"{left} are left for other jobs"
+        return f"holds {workers} of the {total} slots of the session while it runs; {others}"
     return (
-        f"holds all {total} slots of the session for as long as it runs: other queries of this session wait until it "
+        f"holds all {total} slots of the session while it runs: other queries of this session wait until it "
         f"ends. Start the session with more cores than the pipeline has workers, or give it fewer (workers=…)"
     )

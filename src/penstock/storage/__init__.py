@@ -35,7 +35,9 @@ def open_store(
     """
     text = os.fspath(url)
     if not text or "\0" in text:
-        raise OptionError(f"the checkpoint directory must be a path or a URL, not {url!r}")
+        raise OptionError(
+            f"the checkpoint directory is {url!r}: it must be a path or a URL, such as '/data/checkpoints'"
+        )
     if isinstance(url, str) and "::" in text.partition("://")[0] and "://" in text:
         raise OptionError(f"{text!r} is a chain of file systems. A cache may not stand before a store: name it alone.")
     scheme = _SCHEME.match(text) if isinstance(url, str) else None

@@ -173,7 +173,10 @@ def _raced() -> RestoreError:
 def _locate(store: Store, restore: str | int, storage_options: dict[str, object] | None) -> tuple[Store, CheckpointId]:
     if isinstance(restore, int) or restore.isdigit():
         return store, CheckpointId(int(restore))
-    source = open_store(restore, check=False, storage_options=storage_options)
+    try:
+        source = open_store(restore, check=False, storage_options=storage_options)
+    except StorageError as error:
+        raise RestoreError(f"restore={restore!r} is neither the id of a checkpoint nor a savepoint: {error}") from error
     checkpoint = newest_completed(source)
     if checkpoint is None:
         raise RestoreError(f"there is no checkpoint or savepoint at {restore}: name its directory, or an id")

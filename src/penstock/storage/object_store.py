@@ -341,6 +341,12 @@ class ObjectStore:
             raise StorageError(f"cannot {action} {path!r} in {self._shown}: {_said(error)}") from error
 
 
+_HDFS = (
+    ". HDFS is opened by pyarrow, which needs Java and libhdfs: set JAVA_HOME, HADOOP_HOME, and CLASSPATH to the "
+    "output of `hadoop classpath --glob`, for the driver and the executors"
+)
+
+
 def _connect(url: str, protocol: str, storage_options: Mapping[str, object]) -> tuple[Any, str]:
     shown = _without_password(url)
     # Those that have a cache of listings know the option; others would hand it on to their servers.
@@ -352,7 +358,8 @@ def _connect(url: str, protocol: str, storage_options: Mapping[str, object]) -> 
     except ValueError as error:
         raise OptionError(f"{shown!r} is not a URL that fsspec can open: {_said(error)}") from error
     except Exception as error:
-        raise StorageError(f"cannot open {shown}: {_said(error)}") from error
+        cure = _HDFS if protocol in ("hdfs", "viewfs") else ""
+        raise StorageError(f"cannot open {shown}: {_said(error)}{cure}") from error
     if protocol in _CONDITIONAL_PUT and not root.strip("/"):
         raise OptionError(f"{shown!r} names no bucket. Write it as {protocol}://bucket/directory.")
     return fs, root.rstrip("/")

@@ -19,6 +19,8 @@ _ERRORS = "errors.py"
 _STAGE = "worker/source_stage.py"
 _GROUP = "metrics/group.py"
 _PRUNING = "driver/checkpoints/pruning.py"
+_FAILURES = "mailbox/failures.py"
+_SESSIONS = "spark/sessions.py"
 _WAITING = "tests/unit/driver/test_waiting.py"
 
 
@@ -39,6 +41,8 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
         _STAGE: ("tests/unit/metrics/test_backlog.py",),
         _GROUP: ("tests/unit/metrics/test_metric_group.py",),
         _PRUNING: ("tests/unit/storage/test_directory.py",),
+        _FAILURES: ("tests/unit/test_user_code.py",),
+        _SESSIONS: ("tests/unit/spark/test_sessions.py",),
     }
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests[file])
 
@@ -193,6 +197,20 @@ MUTANTS = (
         "    if filename.startswith(_TYPED):\n        return 0\n",
         "",
         "The error names a line of pyarrow instead of the user's.",
+    ),
+    _mutant(
+        "The driver names the file of a cell and not the cell",
+        _FAILURES,
+        "kind(with_cells(frame.error))",
+        "kind(frame.error)",
+        "The error in a notebook names a file that does not exist.",
+    ),
+    _mutant(
+        "The address of the driver is that of the Connect server",
+        _SESSIONS,
+        "    if server is None or server in _LOOPBACK:",
+        "    if True:",
+        "A client on another host than its server binds to an address that it does not have.",
     ),
     _mutant(
         "A source that was read before anybody asked has no backlog",

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql import SparkSession
 
 from penstock import KeyedFunction, Pipeline, PipelineError, Stream, TwoInputFunction
 from penstock.graph.logical import Graph, LogicalEdge
@@ -242,6 +243,20 @@ def test_a_function_that_cannot_travel_is_found_with_what_is_in_the_way() -> Non
         match=r"'enrich' cannot be sent to the workers: variable 'lock' of function 'locked' .of type lock. cannot",
     ):
         described(lambda stream: stream.map(locked, name="enrich"))
+
+
+def test_a_session_or_data_frame_in_a_function_is_told_with_the_ways_to_read_it() -> None:
+    # Without its constructor, which would start Spark.
+    session = SparkSession.__new__(SparkSession)
+    session.lock = threading.Lock()  # type: ignore[attr-defined]
+
+    def enriched(batch: pa.RecordBatch) -> pa.RecordBatch:
+        session.createDataFrame([])
+        return batch
+
+    text = r"variable 'session' of function 'enriched' .of type SparkSession. exists only in the driver.*join_table"
+    with pytest.raises(PipelineError, match=text):
+        described(lambda stream: stream.map(enriched, name="enrich"))
 
 
 def test_an_attribute_that_cannot_travel_is_found() -> None:

@@ -87,7 +87,7 @@ def test_a_foreign_checkpoint_is_never_passed_over(fall_back: FallBack) -> None:
     candidates = [candidate(3), candidate(4, OTHER)]
     decision = decide_restore(candidates, has_committing_sinks=False, fall_back=fall_back)
     assert isinstance(decision, Refuse)
-    assert "checkpoint 4 does not belong to this pipeline: it is of the pipeline 'payments'" in decision.reason
+    assert "cannot continue from checkpoint 4: it is of the pipeline 'payments'" in decision.reason
 
 
 def test_a_foreign_checkpoint_older_than_a_valid_one_does_not_matter() -> None:

@@ -77,6 +77,14 @@ def test_nothing_is_no_value_where_something_is_needed(name: str) -> None:
         ({"checkpoints": None}, "checkpoints is None: it must be the path or URL"),
         ({"parallelism": "two"}, "parallelism is 'two': it must be a whole number"),
         ({"workers": True}, "workers is True: it must be a whole number"),
+        ({"restore": -3}, "restore is -3: it must be the id of a checkpoint, such as 17, or the path or URL"),
+        ({"restore": 0}, "restore is 0: it must be"),
+        ({"restore": "0"}, "restore is '0': it must be"),
+        ({"restore": ""}, "restore is '': it must be"),
+        ({"restore": True}, "restore is True: it must be"),
+        ({"listeners": 5}, r"listeners is 5: it must be a list of penstock\.JobListener"),
+        ({"listeners": [5]}, r"listeners has 5: all of them must be a penstock\.JobListener"),
+        ({"storage_options": 5}, "storage_options is 5: it must be a dict for fsspec"),
     ],
 )
 def test_arguments_of_start_are_checked_before_anything_starts(arguments: dict[str, Any], message: str) -> None:

@@ -9,7 +9,7 @@ def test_too_few_free_slots_are_counted_and_their_holders_named() -> None:
     found = hold_up_of(Slots(4, 3, ("penstock: orders, generation 2", "job 7 (count at x.py:3)")), 2)
     assert found is not None
     assert found.detail == "1 of 2 free"
-    assert "needs 2 slots at the same time, and of the 4 of this session 1 are free" in found.text
+    assert "needs 2 slots at the same time, and 1 of the 4 slots of this session is free" in found.text
     assert "held by penstock: orders, generation 2; job 7 (count at x.py:3)" in found.text
     assert "workers=1" in found.text
 
@@ -34,8 +34,8 @@ def test_of_many_holders_a_few_are_named() -> None:
 def test_with_spark_connect_nobody_knows_and_that_is_said() -> None:
     found = hold_up_of(None, 2)
     assert found is not None
-    assert found.text.startswith("Spark has not started its 2 tasks")
-    assert "if another job holds them" in found.text
+    assert found.text.startswith("no worker has reported yet. Spark Connect says neither whether the 2 tasks of")
+    assert "stop other jobs that hold slots" in found.text
 
 
 def test_a_pipeline_says_what_it_leaves_for_others() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from penstock.errors import OptionError, StorageError
@@ -91,8 +92,8 @@ def test_a_directory_that_cannot_be_written_is_found_out_at_once(tmp_path: Path)
 @pytest.mark.parametrize(
     ("url", "answer"),
     [
-        ("", "must be a path or a URL"),
-        ("a\0b", "must be a path or a URL"),
+        ("", "it must be a path or a URL"),
+        ("a\0b", "it must be a path or a URL"),
         ("s3:/bucket/directory", "two slashes"),
         ("file://host/directory", "three slashes"),
         ("file:///a%00b", "three slashes"),
@@ -105,3 +106,14 @@ def test_a_directory_that_cannot_be_written_is_found_out_at_once(tmp_path: Path)
 def test_what_cannot_be_a_checkpoint_directory_is_refused_with_a_reason(url: str, answer: str) -> None:
     with pytest.raises(OptionError, match=answer):
         open_store(url)
+
+
+def test_hdfs_without_its_libraries_is_refused_with_the_variables_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_library(url: str, **options: object) -> None:
+        raise OSError("Unable to load libjvm")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", no_library)
+    with pytest.raises(StorageError, match=r"Unable to load libjvm\. HDFS is opened by pyarrow.*CLASSPATH"):
+        open_store("hdfs://cluster/checkpoints")
+    with pytest.raises(StorageError, match=r"Unable to load libjvm$"):
+        open_store("sftp://host/checkpoints")

@@ -64,9 +64,9 @@ def changed(name: str, path: str, before: Stamp, now: Stamp) -> str:
         sizes = "it was written again"
     return (
         f"the file '{name}' of {path} has changed since it was read: {sizes}. "
-        f"What was added or replaced would never be read. Let writers give a file its name when it is complete: write "
-        f"it under a name that begins with '.', and rename it. To read this one as it is now, give it another name and "
-        f"put the old one back; or say on_change='ignore' to leave it"
+        f"The new content would never be read, so writers must rename complete files into place: write to a name that "
+        f"begins with '.', then rename. To read the new content of this file, give it another name and put the old "
+        f"file back; on_change='ignore' leaves the new content unread"
     )
 
 
@@ -79,12 +79,13 @@ def is_hidden(name: str) -> bool:
 
 
 def elsewhere(place: Place, pattern: re.Pattern[str]) -> str:
-    others = sum(1 for name in place.files() if not pattern.fullmatch(name) and not is_hidden(name))
-    return (
-        f"; {others} others lie there or below: for subdirectories use a pattern such as '*/*.parquet'"
-        if others
-        else ""
-    )
+    """The files that a path does not stand for although they lie there, and a pattern that finds those below."""
+    others = sorted(name for name in place.files() if not pattern.fullmatch(name) and not is_hidden(name))
+    if not others:
+        return ""
+    below = next((name for name in others if "/" in name), None)
+    hint = f": for subdirectories use a pattern such as '*/*{os.path.splitext(below)[1]}'" if below else ""
+    return f"; {len(others)} other file{'s' * (len(others) > 1)}, such as '{others[0]}', did not match{hint}"
 
 
 def absolute(path: str | os.PathLike[str]) -> str:

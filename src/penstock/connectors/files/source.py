@@ -157,14 +157,17 @@ class FileSource(Source):
         place, pattern = directory_and_pattern(self.path)
         if not place.exists():
             if not self.splits_may_appear:
-                raise StorageError(f"FileSource: there is no {self.path}: create it, or say watch=True to wait for it")
-            self.say_once(f"FileSource: there is no {self.path} yet: it is waited for")
+                raise StorageError(
+                    f"FileSource: {self.path} does not exist: create it, or set watch=True to wait for it"
+                )
+            self.say_once(f"FileSource: {self.path} does not exist yet; waiting for it")
             return []
         stamps = {name: stamp for name, stamp in place.stamps().items() if pattern.fullmatch(name)}
         names = sorted(name for name in stamps if not is_hidden(name))
         self.sizes = {name: stamps[name].size for name in names}
         if not names:
-            self.say_once(f"FileSource: no file of {self.path} fits{elsewhere(place, pattern)}")
+            waiting = "; waiting for one" if self.splits_may_appear else ""
+            self.say_once(f"FileSource: no file matches {self.path}{elsewhere(place, pattern)}{waiting}")
         if self.on_change == "fail":
             self._changes.check(stamps, self.path)
         return self._changes.stable(names, stamps, self.stable_for_s) if self.splits_may_appear else names

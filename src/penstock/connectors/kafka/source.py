@@ -208,7 +208,7 @@ class KafkaSource(Source):
             text = f"{self.where}: no topic of {self.servers} has a name that fits"
             if not self.splits_may_appear:
                 raise StorageError(f"{text}: create one, or correct the pattern")
-            self._process.say_once(f"{text} yet: it is waited for")
+            self._process.say_once(f"{text} yet; waiting for one")
         return [split_of(topic, number) for topic in sorted(found) for number in sorted(found[topic])]
 
     def _listed_by_pattern(self) -> dict[str, list[int]]:

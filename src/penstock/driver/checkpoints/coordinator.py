@@ -422,8 +422,8 @@ class Coordinator:
 
 
 def _told(found: Hindrance, now_ms: int) -> str:
-    lasts = f"{found.what}, for {(now_ms - found.since_ms) / 1000:.0f} s"
     times = "once" if found.failures == 1 else f"{found.failures} times"
-    how_often = f"tried {times} in vain, and again soon" if found.failures else "no answer yet"
-    limit = f", and the pipeline restarts after {found.limit_ms / 1000:g} s ({found.setting})" if found.limit_ms else ""
-    return f"{lasts} ({how_often}): {found.error}. Checkpoints wait for it{limit}"
+    seconds = f"{(now_ms - found.since_ms) / 1000:.0f} s"
+    how_often = f"tried {times} in {seconds}, retrying" if found.failures else f"no answer for {seconds}"
+    limit = f"; after {found.limit_ms / 1000:g} s the pipeline restarts ({found.setting})" if found.limit_ms else ""
+    return f"{found.what} ({how_often}): {found.error.rstrip('.')}. No checkpoint completes before that succeeds{limit}"

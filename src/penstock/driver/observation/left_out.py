@@ -71,9 +71,9 @@ class LateRows(LeftOut):
     def text(self) -> str:
         late, read = self.count(), self._metrics.total(RECORDS_IN, self._sources)
         return (
-            f"{late} of {read} records ({100 * late / max(read, late):.2g} %) came after their windows had been "
-            f"emitted, and were dropped. Allow a longer delay in with_watermark, or call it right behind the "
-            f"source"
+            f"{late} of {read} records ({100 * late / max(read, late):.2g} %) arrived after their windows had been "
+            f"emitted and were dropped. Allow a longer delay in with_watermark, or call with_watermark directly after "
+            f"the source"
         )
 
 
@@ -88,8 +88,9 @@ class SkippedInput(LeftOut):
 
     def text(self) -> str:
         rows, files = self._metrics.total(SKIPPED), self._metrics.total(FILES_SKIPPED)
-        counts = [f"{count} {what}" for count, what in ((rows, "records"), (files, "files")) if count]
+        counts = [f"{count} {what}{'s' * (count > 1)}" for count, what in ((rows, "record"), (files, "file")) if count]
+        were = "was" if rows + files == 1 else "were"
         return (
-            f"{' and '.join(counts)} could not be read and were skipped. The first one: {self.first}. "
-            f'To keep such input, say on_error="dead_letter" (FileSource, KafkaSource) and give dead_letters() a sink'
+            f"{' and '.join(counts)} could not be read and {were} skipped. The first one: {self.first}. "
+            f'To keep such input, set on_error="dead_letter" (FileSource, KafkaSource) and give dead_letters() a sink'
         )

@@ -41,7 +41,7 @@ AGGREGATES = "aggregates"
 """Part of the definition of an operator that aggregates: the numbers that its state holds."""
 _NO_WATERMARK = -(2**63)
 _TO_A_SAVEPOINT = "start the pipeline as it was, stop it with a savepoint, and start the new one from that"
-_WITHOUT_STATE = "give it another name and set allow_dropped_state=True to go on without its state"
+_WITHOUT_STATE = "give it another name and set allow_dropped_state=True to drop its state"
 
 
 def check_fits(
@@ -49,18 +49,20 @@ def check_fits(
 ) -> None:
     """Raise `IncompatibleCheckpoint` unless a pipeline of `shape` can go on from `manifest`; says what differs.
 
-    `is_committed`: everything that the checkpoint holds for its sinks is published.
+    The message speaks of the checkpoint as "it": `recovery` names it. `is_committed`: everything that the checkpoint
+    holds for its sinks is published.
     """
     old = manifest.shape
-    what = f"checkpoint {manifest.checkpoint} of pipeline '{old.name}'"
+    what = "it"
     if old.name != shape.name:
         raise IncompatibleCheckpoint(
-            f"{what} is not of pipeline '{shape.name}': use another checkpoint directory, or its name"
+            f"{what} was taken by pipeline '{old.name}', and this pipeline is '{shape.name}': use another checkpoint "
+            f"directory, or that name"
         )
     if old.max_parallelism != shape.max_parallelism:
         raise IncompatibleCheckpoint(
-            f"{what} was taken with max_parallelism {old.max_parallelism}, which cannot change: "
-            f"set it to that instead of {shape.max_parallelism}"
+            f"{what} was taken with max_parallelism={old.max_parallelism}, which cannot change: set it to that instead "
+            f"of {shape.max_parallelism}"
         )
     _check_operators(manifest, shape, what, allow_dropped_state)
     _check_clocks(manifest, shape, what)
@@ -88,8 +90,7 @@ def _check_operators(manifest: Manifest, shape: PipelineShape, what: str, allow_
         elif not allow_dropped_state:
             raise IncompatibleCheckpoint(
                 f"{has}, which this pipeline does not have{_in_its_place(manifest.shape, operator, shape)}: give the "
-                f"operator that continues it name='{operator.name}', or set allow_dropped_state=True to go on without "
-                f"that"
+                f"operator that continues it name='{operator.name}', or set allow_dropped_state=True to drop it"
             )
 
 

@@ -230,7 +230,7 @@ def test_a_file_that_cannot_be_read_is_skipped_and_counted(
         records, _, result = letters_of(FileSource(tmp_path, format=format, schema=N, on_error="skip"))
     assert len(records) == 10
     assert (result.files_skipped, result.rows_skipped) == (1, 0)
-    assert any("1 files could not be read and were skipped. The first one: " in message for message in caplog.messages)
+    assert any("1 file could not be read and was skipped. The first one: " in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize("kind", BROKEN)

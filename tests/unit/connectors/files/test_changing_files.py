@@ -98,7 +98,7 @@ def test_a_file_that_grows_after_it_was_read_is_an_error_with_the_cure(
         source.open(path.name, reader.offset())
     with open(path, "a") as file:
         file.write("{}\n")
-    with pytest.raises(DataError, match=r"has changed since it was read.*rename it.*on_change='ignore'"):
+    with pytest.raises(DataError, match=r"has changed since it was read.*then rename.*on_change='ignore'"):
         source.splits()
 
 

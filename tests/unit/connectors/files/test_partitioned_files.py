@@ -94,9 +94,12 @@ def test_hidden_directories_are_left_out(tmp_path: Path) -> None:
 
 def test_a_directory_without_files_to_read_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path / "january/a.parquet", n=[1])
+    (tmp_path / "january/b.csv").touch()
     source = FileSource(tmp_path)
     assert source.splits() == []
-    assert "no file of" in caplog.text and "1 others lie there or below" in caplog.text
+    # The pattern has the ending of a file that is there.
+    assert "2 other files, such as 'january/a.parquet', did not match" in caplog.text
+    assert caplog.text.rstrip().endswith("for subdirectories use a pattern such as '*/*.parquet'")
     assert FileSource(tmp_path / "*" / "*.parquet").splits() == ["january/a.parquet"]
 
 

@@ -176,7 +176,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="create it, or say watch=True"):
+    with pytest.raises(StorageError, match="create it, or set watch=True"):
         FileSource(tmp_path / "no").splits()
     assert FileSource(tmp_path / "no", watch=True).splits() == []
 
@@ -193,7 +193,7 @@ def test_a_bounded_source_reads_what_was_there_at_the_start(tmp_path: Path) -> N
 def test_a_missing_directory_is_found_when_the_graph_is_checked(tmp_path: Path) -> None:
     pipeline = Pipeline("p")
     pipeline.source(FileSource(tmp_path / "no")).sink(CollectSink())
-    with pytest.raises(StorageError, match="create it, or say watch=True"):
+    with pytest.raises(StorageError, match="create it, or set watch=True"):
         pipeline.graph()
 
 

@@ -45,7 +45,7 @@ def test_the_share_is_said_once_a_minute_and_at_the_end(caplog: pytest.LogCaptur
     heard.tell(1, LATE, 50)
     watch.look()
     assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith("pipeline views: 5 of 200 records (2.5 %) came after their windows")
+    assert caplog.messages[0].startswith("pipeline views: 5 of 200 records (2.5 %) arrived after their windows")
     clock.advance(60_000)
     watch.look()
     heard.tell(0, LATE, 1)
@@ -93,7 +93,7 @@ def test_skipped_input_is_said_once_a_minute_with_the_first_example(caplog: pyte
     heard.tell(1, SKIPPED, 4)
     watch.look()
     (message,) = caplog.messages
-    assert message.startswith("pipeline views: 3 records and 1 files could not be read and were skipped.")
+    assert message.startswith("pipeline views: 3 records and 1 file could not be read and were skipped.")
     assert "The first one: a, line 7: no." in message and 'on_error="dead_letter"' in message
     watch.end()
     assert len(caplog.messages) == 2
