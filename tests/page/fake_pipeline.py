@@ -289,6 +289,15 @@ class FakePipeline:
         }
         return {"step_ms": 1000, "series": series}
 
+    def latency(self) -> Json:
+        operators = [vertex["operators"][-1]["name"] for vertex in self.graph()["vertices"]]
+        return {
+            "latencies": [
+                {"source": "orders", "operator": name, "count": 60, "p50_ms": 25.0, "p99_ms": 100.0, "max_ms": None}
+                for name in operators
+            ]
+        }
+
     def workers(self) -> Json:
         return {
             "workers": [

@@ -25,6 +25,7 @@ from penstock.dashboard.views import (
     EdgeView,
     GraphView,
     HistoryView,
+    LatenciesView,
     LogsView,
     OperatorView,
     OperatorWatermark,
@@ -206,6 +207,9 @@ class StoredSight(Sight):
 
     def history(self, seconds: int) -> HistoryView:
         return HistoryView(step_ms=STEP_MS, series={})
+
+    def latency(self) -> LatenciesView:
+        return LatenciesView(latencies=())
 
     def workers(self) -> WorkersView:
         return WorkersView(workers=())

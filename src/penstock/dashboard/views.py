@@ -293,6 +293,25 @@ class HistoryView(View, frozen=True, kw_only=True):
     """By name: pairs of a time and a value, oldest first."""
 
 
+class LatencyView(View, frozen=True, kw_only=True):
+    """The latency from a source to the end of an operator's chain, by markers of the last minute."""
+
+    source: str
+    operator: str
+    count: int
+    """Markers that have come."""
+    p50_ms: float | None
+    """Upper bounds of buckets: 1, 2.5 and 5 by powers of ten."""
+    p99_ms: float | None
+    max_ms: float | None
+
+
+class LatenciesView(View, frozen=True, kw_only=True):
+    """`GET /api/v1/latency`."""
+
+    latencies: tuple[LatencyView, ...]
+
+
 class WorkerView(View, frozen=True, kw_only=True):
     index: int
     host: str | None = None

@@ -57,6 +57,17 @@ def test_the_graph_has_every_chain_and_exchange_with_shares_that_add_up(live: Li
     assert raw["from"] == "numbers" and raw["to"] == "sums"
 
 
+def test_latencies_are_those_of_the_last_minute_from_each_source_to_each_chain(live: Live) -> None:
+    wait_for(lambda: len(get(live, "latency", views.LatenciesView).latencies) == 2)
+    found = {each.operator: each for each in get(live, "latency", views.LatenciesView).latencies}
+    assert set(found) == {"times", "out"} and {each.source for each in found.values()} == {"numbers"}
+    out = found["out"]
+    assert out.count > 0 and 0 < out.p50_ms <= out.p99_ms <= out.max_ms
+    live[1].sample()
+    series = get(live, "history", views.HistoryView).series
+    assert series["latency_p50_ms"] and series["latency_p99_ms"][-1][1] > 0
+
+
 def test_a_vertex_has_its_subtasks_and_they_add_up_to_it(live: Live) -> None:
     found = get(live, "vertices/sums", views.VertexDetail)
     assert [each.index for each in found.subtasks] == [0, 1]
