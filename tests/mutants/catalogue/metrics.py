@@ -9,6 +9,8 @@ _LISTENERS = "driver/observation/listeners.py"
 _PIPELINES = "tests/unit/metrics/test_metrics_of_pipelines.py"
 _INPUT = "exchange/input_channel.py"
 _MARKERS = "tests/unit/worker/test_latency_markers.py"
+_KEPT = "driver/observation/kept_log.py"
+_KEPT_TESTS = "tests/unit/driver/observation/test_kept_log.py"
 _LATENCIES = "tests/unit/dashboard/test_latency.py"
 
 
@@ -73,6 +75,33 @@ MUTANTS = (
         "",
         "A pause of an hour ago is shown as the latency of now.",
         _LATENCIES,
+    ),
+    # --- the log in the checkpoint directory ---
+    _mutant(
+        "Old segments of the log are never removed",
+        _KEPT,
+        "                self._prune()\n",
+        "",
+        "The directory of a pipeline that warns for months grows for months.",
+        _KEPT_TESTS,
+    ),
+    _mutant(
+        "Lines that the store refused are dropped",
+        _KEPT,
+        "                self._store.write(path, [msgspec.json.encode(self._current)])\n"
+        "                self._is_written = True\n",
+        "                self._is_written = True\n"
+        "                self._store.write(path, [msgspec.json.encode(self._current)])\n",
+        "A store that fails for a moment takes the lines of that moment with it.",
+        _KEPT_TESTS,
+    ),
+    _mutant(
+        "The log is written when the driver ends, and not before",
+        _KEPT,
+        "            self._grown.wait()\n",
+        "            self._is_over.wait()\n",
+        "A driver that is killed leaves none.",
+        _KEPT_TESTS,
     ),
     # --- totals ---
     Mutant(
