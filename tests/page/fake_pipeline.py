@@ -232,6 +232,7 @@ class FakePipeline:
                     "state_bytes": 118_400_211,
                     "rows": 1_204_331,
                     "key_groups_used": 128,
+                    "key_groups": 128,
                     "largest_subtask_share": 0.46,
                 },
                 {
@@ -239,6 +240,7 @@ class FakePipeline:
                     "state_bytes": 4_211,
                     "rows": 31,
                     "key_groups_used": 28,
+                    "key_groups": 128,
                     "largest_subtask_share": 0.29,
                 },
             ]

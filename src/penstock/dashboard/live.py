@@ -83,6 +83,8 @@ class LiveSight(Sight):
         self._lock = threading.Lock()
         self._cached: dict[str, tuple[Reading, object]] = {}
         self._newest_state: tuple[int | None, Checkpoint | None] = (None, None)
+        self._state_view: tuple[Checkpoint | None, StateView | None] = (None, None)
+        """Made once for each checkpoint, because it reads the state."""
         self._num_subtasks = len(watched.plan.subtasks)
 
     @property
@@ -202,7 +204,12 @@ class LiveSight(Sight):
         return checkpoint
 
     def state(self) -> StateView:
-        return states.state_view(self._newest_checkpoint())
+        checkpoint = self._newest_checkpoint()
+        known, view = self._state_view
+        if view is None or known is not checkpoint:
+            view = states.state_view(checkpoint)
+            self._state_view = checkpoint, view
+        return view
 
     def state_rows(self, operator: str, limit: int) -> StateRows | None:
         checkpoint = self._newest_checkpoint()

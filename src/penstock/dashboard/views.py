@@ -227,6 +227,10 @@ class OperatorState(View, frozen=True, kw_only=True):
     state_bytes: int
     rows: int
     key_groups_used: int | None
+    """Key groups that have a key; None without keyed state, and with more than 16 MiB of it, which is not read for
+    this."""
+    key_groups: int
+    """All of them: the greatest parallelism that the pipeline can have."""
     largest_subtask_share: float | None
 
 

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
+from penstock.columnar.hashing import key_groups
 from penstock.dashboard import views
 from penstock.dashboard.live import LiveSight
 from penstock.dashboard.series import NAMES
@@ -110,6 +112,8 @@ def test_watermarks_name_the_split_that_holds_them_back(live: Live) -> None:
 def test_the_state_of_the_last_checkpoint_can_be_read(live: Live) -> None:
     [sums] = [each for each in get(live, "state", views.StateView).operators if each.operator == "sums"]
     assert sums.rows == 7 and sums.state_bytes > 0 and 0.5 <= sums.largest_subtask_share <= 1
+    used = len(set(key_groups(pa.record_batch({"key": range(7)}), ("key",), sums.key_groups).tolist()))
+    assert sums.key_groups_used == used > 1
     rows = get(live, "state/sums?limit=3", views.StateRows)
     assert len(rows.rows) == 3 and rows.truncated and "key.key" in rows.columns
     assert {each.key for each in rows.largest_keys} == {str(n) for n in range(7)}
