@@ -232,6 +232,7 @@ class FakePipeline:
                     "state_bytes": 118_400_211,
                     "rows": 1_204_331,
                     "key_groups_used": 128,
+                    "key_groups": 128,
                     "largest_subtask_share": 0.46,
                 },
                 {
@@ -239,6 +240,7 @@ class FakePipeline:
                     "state_bytes": 4_211,
                     "rows": 31,
                     "key_groups_used": 28,
+                    "key_groups": 128,
                     "largest_subtask_share": 0.29,
                 },
             ]
@@ -288,6 +290,15 @@ class FakePipeline:
             for name, scale in scales.items()
         }
         return {"step_ms": 1000, "series": series}
+
+    def latency(self) -> Json:
+        operators = [vertex["operators"][-1]["name"] for vertex in self.graph()["vertices"]]
+        return {
+            "latencies": [
+                {"source": "orders", "operator": name, "count": 60, "p50_ms": 25.0, "p99_ms": 100.0, "max_ms": None}
+                for name in operators
+            ]
+        }
 
     def workers(self) -> Json:
         return {

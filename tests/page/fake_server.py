@@ -82,6 +82,7 @@ class FakeServer:
             _get("state/{operator:path}", lambda request: pipeline.state_rows(_number(request, "limit") or 50)),
             _get("recoveries", lambda request: pipeline.recoveries()),
             _get("history", lambda request: pipeline.metrics(_number(request, "seconds") or 3600)),
+            _get("latency", lambda request: pipeline.latency()),
             _get("workers", lambda request: pipeline.workers()),
             _get("configuration", lambda request: pipeline.configuration()),
             _get("logs", lambda request: pipeline.logs()),

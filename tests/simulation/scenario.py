@@ -200,6 +200,8 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         segment_bytes=rng.choice([256, 1024]),
         inline_bytes_max=rng.choice([0, 4096]),
         source_discovery_ms=2,
+        # Not drawn: the rest of the scenario of a seed stays as it was.
+        latency_interval_ms=(1, 3, 20)[seed % 3],
     )
     network = rng.choice([(5, 40), (20, 800)])
     background = rng.choice([(20, 200), (100, 3000)])

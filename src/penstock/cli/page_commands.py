@@ -84,8 +84,6 @@ def logs(directory: Directory, limit: Limit = 200, as_json: Json = False) -> Non
         address = live_page(opened)
         if address is not None:
             found = _asked(address, f"/api/v1/logs?limit={limit}", LogsView)
-        elif _is_running(opened):
-            raise PenstockError(_no_page(opened))
         else:
             found = StoredSight(opened).logs(limit)
         if as_json:

@@ -84,6 +84,7 @@ def application(sight: Sight, guard: Guard, names: MetricsNames = "penstock") ->
         Route(f"{PREFIX}/state/{{operator:path}}", rest.state_rows),
         Route(f"{PREFIX}/recoveries", rest.recoveries),
         Route(f"{PREFIX}/history", rest.history),
+        Route(f"{PREFIX}/latency", rest.latency),
         Route(f"{PREFIX}/workers", rest.workers),
         Route(f"{PREFIX}/workers/{{index}}/profile", rest.profile, methods=["POST"]),
         Route(f"{PREFIX}/configuration", rest.configuration),
@@ -232,6 +233,9 @@ class _Rest:
 
     def history(self, request: Request) -> Response:
         return _json(self._sight.history(_number(request, openapi.SECONDS) or 1))
+
+    def latency(self, request: Request) -> Response:
+        return _json(self._sight.latency())
 
     def workers(self, request: Request) -> Response:
         return _json(self._sight.workers())

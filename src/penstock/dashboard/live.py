@@ -15,6 +15,7 @@ from penstock.dashboard import readings as names
 from penstock.dashboard import states
 from penstock.dashboard.checkpoint_views import detail_of, ended_view, under_way_view
 from penstock.dashboard.graphs import graph_view, mean, total_rate, vertex_detail
+from penstock.dashboard.latency import Latencies, quantile_ms
 from penstock.dashboard.readings import Reading, Readings
 from penstock.dashboard.series import Series
 from penstock.dashboard.sight import Sight
@@ -29,6 +30,7 @@ from penstock.dashboard.views import (
     GenerationView,
     GraphView,
     HistoryView,
+    LatenciesView,
     LogLineView,
     LogsView,
     Overview,
@@ -56,6 +58,7 @@ from penstock.graph.explanation import explained
 from penstock.ids import CheckpointId, WorkerId
 from penstock.mailbox.notes import LogLine
 from penstock.metrics.samples import Metrics
+from penstock.metrics.standard import LATENCY
 from penstock.protocol.history import CheckpointRecord
 from penstock.spark.watched import Watched
 from penstock.version import __version__
@@ -76,9 +79,12 @@ class LiveSight(Sight):
         self._readings = Readings(watched)
         self._started_at_ms = watched.clock.wall_ms()
         self._series = Series()
+        self._latencies = Latencies()
         self._lock = threading.Lock()
         self._cached: dict[str, tuple[Reading, object]] = {}
         self._newest_state: tuple[int | None, Checkpoint | None] = (None, None)
+        self._state_view: tuple[Checkpoint | None, StateView | None] = (None, None)
+        """Made once for each checkpoint, because it reads the state."""
         self._num_subtasks = len(watched.plan.subtasks)
 
     @property
@@ -198,7 +204,12 @@ class LiveSight(Sight):
         return checkpoint
 
     def state(self) -> StateView:
-        return states.state_view(self._newest_checkpoint())
+        checkpoint = self._newest_checkpoint()
+        known, view = self._state_view
+        if view is None or known is not checkpoint:
+            view = states.state_view(checkpoint)
+            self._state_view = checkpoint, view
+        return view
 
     def state_rows(self, operator: str, limit: int) -> StateRows | None:
         checkpoint = self._newest_checkpoint()
@@ -213,8 +224,14 @@ class LiveSight(Sight):
     def history(self, seconds: int) -> HistoryView:
         return self._series.view(seconds, self._watched.clock.wall_ms())
 
+    def latency(self) -> LatenciesView:
+        metrics = self._watched.supervisor.observations.metrics
+        return self._once("latency", lambda now: self._latencies.view(now.generation, metrics.samples_of(LATENCY)))
+
     def sample(self) -> None:
         reading, overview, graph = self._readings.newest(), self.overview(), self.graph()
+        metrics, sinks = self._watched.supervisor.observations.metrics, self._watched.plan.sinks
+        latencies = self._latencies.note(reading.at_ms, reading.generation, metrics.samples_of(LATENCY))
         notes = list(self._watched.supervisor.observations.notes.values())
         newest = next(iter(self._watched.supervisor.observations.checkpoints.newest_first()), None)
         lags = [each.watermark_lag_ms for each in graph.vertices if each.watermark_lag_ms is not None]
@@ -231,6 +248,8 @@ class LiveSight(Sight):
                 "state_bytes": sum(sizes) if sizes else None,
                 "checkpoint_duration": None if newest is None else newest.duration_ms,
                 "watermark_lag_ms": max(lags, default=None),
+                "latency_p50_ms": quantile_ms(latencies, sinks, 0.5),
+                "latency_p99_ms": quantile_ms(latencies, sinks, 0.99),
             },
         )
 

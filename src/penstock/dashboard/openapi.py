@@ -14,6 +14,7 @@ from penstock.dashboard.views import (
     ErrorView,
     GraphView,
     HistoryView,
+    LatenciesView,
     LogsView,
     OrderView,
     Overview,
@@ -75,6 +76,7 @@ RESOURCES = (
     Resource("/state/{operator}", StateRows, "rows of it", (STATE_LIMIT,), inside=("operator", False)),
     Resource("/recoveries", RecoveriesView, "attempts with their phases and failures, newest first"),
     Resource("/history", HistoryView, "figures over the last hour", (SECONDS,)),
+    Resource("/latency", LatenciesView, "latency from each source to each chain, over the last minute"),
     Resource("/workers", WorkersView, "processes"),
     Resource(
         "/workers/{index}/profile",

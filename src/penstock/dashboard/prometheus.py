@@ -1,7 +1,8 @@
 """Metrics for Prometheus: the registry's own, under names in its convention, or under those of Flink's dashboards.
 
 A name is derived by rule, so that a metric that is added anywhere is exported: `num_` goes, units are seconds and bytes
-and come last, counters end in `_total`. The metrics of the whole pipeline have the label `pipeline` alone.
+and come last, counters end in `_total`. The metrics of the whole pipeline have the label `pipeline` alone, and
+latencies the label `source` besides.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _UNITS = {"ms": "seconds", "s": "seconds", "bytes": "bytes"}
 
 def exported_name(metric: Metric) -> str:
     """The name of a metric, without the `_total` that Prometheus adds to counters."""
-    name = metric.name.removeprefix("num_").removeprefix("number_of_")
+    name = metric.name.partition("[")[0].removeprefix("num_").removeprefix("number_of_")
     name = name.removesuffix("_ms").removesuffix("_s")
     unit = _UNITS.get(metric.unit)
     if unit == "bytes":
@@ -63,6 +64,8 @@ def _family(pipeline: str, samples: list[Sample]) -> Family:
     scale = _SCALES.get(metric.unit, 1)
     is_whole = not samples[0].operator
     labels = ["pipeline"] if is_whole else ["pipeline", "operator", "subtask"]
+    if samples[0].source:
+        labels.append("source")
     name = exported_name(metric)
     if metric.kind is Kind.HISTOGRAM:
         histogram = HistogramMetricFamily(name, metric.help, labels=labels)
@@ -78,7 +81,10 @@ def _family(pipeline: str, samples: list[Sample]) -> Family:
 
 
 def _labels(pipeline: str, sample: Sample, is_whole: bool) -> list[str]:
-    return [pipeline] if is_whole else [pipeline, sample.operator, str(sample.subtask)]
+    if is_whole:
+        return [pipeline]
+    place = [pipeline, sample.operator, str(sample.subtask)]
+    return [*place, sample.source] if sample.source else place
 
 
 def _buckets(counts: Iterable[int]) -> list[tuple[str, float]]:

@@ -13,6 +13,7 @@ from penstock.dashboard.views import (
     ConfigurationView,
     GraphView,
     HistoryView,
+    LatenciesView,
     LogsView,
     Overview,
     ProfileView,
@@ -69,6 +70,9 @@ class Sight(ABC):
 
     @abstractmethod
     def history(self, seconds: int) -> HistoryView: ...
+
+    @abstractmethod
+    def latency(self) -> LatenciesView: ...
 
     @abstractmethod
     def workers(self) -> WorkersView: ...

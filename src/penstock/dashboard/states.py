@@ -1,17 +1,26 @@
-"""State of the last checkpoint: sizes by operator, and rows with their largest keys. Reads the store: it may block."""
+"""State of the last checkpoint: sizes by operator, and rows with their largest keys. Reads the store: it may block.
+
+The clock of windows is state of the engine and not of the user: its bytes count, and its rows are not shown.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import pyarrow.compute as pc
 
 from penstock.checkpoints import Checkpoint, CheckpointDirectory
 from penstock.dashboard.views import LargestKey, OperatorState, StateRows, StateView
 from penstock.errors import OptionError
 from penstock.protocol.manifest import StateKind
+from penstock.state.pieces import KEY_GROUP
+from penstock.state.windows.clock import CLOCK_SUFFIX
 
 ROWS_READ_MAX = 200_000
 """Rows of one operator's state that are looked through for its largest keys."""
+KEY_GROUPS_BYTES_MAX = 16 * 1024 * 1024
+"""Keyed state of one operator that is read to count its key groups; of more, they are not counted."""
 _LARGEST = 20
 _TEXT_MAX = 200
 
@@ -30,15 +39,34 @@ def _sizes(checkpoint: Checkpoint, operator: str) -> OperatorState:
         for segment in report.states:
             if segment.operator == operator and (segment.kind is not StateKind.BROADCAST or report.subtask.index == 0):
                 by_subtask[report.subtask.index] += segment.segment.length
-                rows += segment.rows
+                rows += 0 if _is_clock(segment.name) else segment.rows
     size = sum(by_subtask.values())
     return OperatorState(
         operator=operator,
         state_bytes=size,
         rows=rows,
-        key_groups_used=None,
+        key_groups_used=_key_groups_used(checkpoint, operator),
+        key_groups=checkpoint.manifest.shape.max_parallelism,
         largest_subtask_share=max(by_subtask.values()) / size if size else None,
     )
+
+
+def _is_clock(state: str) -> bool:
+    return state.endswith(CLOCK_SUFFIX)
+
+
+def _key_groups_used(checkpoint: Checkpoint, operator: str) -> int | None:
+    """Key groups with a key; None without keyed state, or if it is too much to read for this."""
+    found = next(each for each in checkpoint.operators() if each.name == operator)
+    keyed = [state for state in found.states if state.kind == StateKind.KEYED.value and not _is_clock(state.name)]
+    if not keyed or sum(state.bytes for state in keyed) > KEY_GROUPS_BYTES_MAX:
+        return None
+    used: set[int] = set()
+    for state in keyed:
+        for batch in checkpoint.batches(operator, state.name):
+            if KEY_GROUP in batch.schema.names:
+                used.update(pc.unique(batch.column(KEY_GROUP)).to_pylist())
+    return len(used)
 
 
 def state_rows(checkpoint: Checkpoint, operator: str, limit: int) -> StateRows:
@@ -49,12 +77,12 @@ def state_rows(checkpoint: Checkpoint, operator: str, limit: int) -> StateRows:
     found: list[Mapping[str, object]] = []
     keys: Counter[str] = Counter()
     read = 0
-    states = known[operator].states
+    states = [state for state in known[operator].states if not _is_clock(state.name)]
     for state in states:
         for batch in checkpoint.batches(operator, state.name):
             if len(found) < limit:
                 found += [{"state": state.name, **row} for row in batch.slice(0, limit - len(found)).to_pylist()]
-            names = [name for name in batch.schema.names if name.startswith("key.")]
+            names = _key_columns(batch.schema.names, known[operator].key)
             if names and read < ROWS_READ_MAX:
                 for values in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
                     keys[", ".join(map(_text, values))] += 1
@@ -69,6 +97,12 @@ def state_rows(checkpoint: Checkpoint, operator: str, limit: int) -> StateRows:
         largest_keys=tuple(LargestKey(key=key, rows=rows) for key, rows in keys.most_common(_LARGEST)),
         truncated=total > len(found) or read >= ROWS_READ_MAX,
     )
+
+
+def _key_columns(columns: Sequence[str], key: Sequence[str]) -> list[str]:
+    """The columns of the user's key. State of windows has the beginning of the window beside it."""
+    own = [f"key.{name}" for name in key]
+    return own if own and set(own) <= set(columns) else [name for name in columns if name.startswith("key.")]
 
 
 def newest(directory: CheckpointDirectory) -> Checkpoint | None:

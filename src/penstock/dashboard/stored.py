@@ -13,7 +13,7 @@ from penstock.checkpoints import CheckpointDirectory, CheckpointInfo
 from penstock.dashboard import last_words, states
 from penstock.dashboard.checkpoint_views import detail_of
 from penstock.dashboard.last_words import LastWords
-from penstock.dashboard.live import versions
+from penstock.dashboard.live import log_line_view, versions
 from penstock.dashboard.series import STEP_MS
 from penstock.dashboard.sight import Sight
 from penstock.dashboard.views import (
@@ -25,6 +25,7 @@ from penstock.dashboard.views import (
     EdgeView,
     GraphView,
     HistoryView,
+    LatenciesView,
     LogsView,
     OperatorView,
     OperatorWatermark,
@@ -43,6 +44,7 @@ from penstock.dashboard.views import (
     WorkersView,
 )
 from penstock.driver.control import Command, give_order
+from penstock.driver.observation import kept_log
 from penstock.driver.observation.progress import counted
 from penstock.errors import PenstockError
 from penstock.ids import OperatorName
@@ -197,15 +199,17 @@ class StoredSight(Sight):
         return RecoveriesView(generations=()) if words is None else words.recoveries
 
     def logs(self, limit: int) -> LogsView:
+        lines, lost = kept_log.read(self._directory.store, limit)
         words = self._look().words
-        return (
-            LogsView(lines=())
-            if words is None
-            else LogsView(lines=words.logs.lines[-limit:], dropped=words.logs.dropped)
-        )
+        if lines or words is None:
+            return LogsView(lines=tuple(map(log_line_view, lines)), dropped=lost)
+        return LogsView(lines=words.logs.lines[-limit:], dropped=words.logs.dropped)
 
     def history(self, seconds: int) -> HistoryView:
         return HistoryView(step_ms=STEP_MS, series={})
+
+    def latency(self) -> LatenciesView:
+        return LatenciesView(latencies=())
 
     def workers(self) -> WorkersView:
         return WorkersView(workers=())

@@ -227,6 +227,10 @@ class OperatorState(View, frozen=True, kw_only=True):
     state_bytes: int
     rows: int
     key_groups_used: int | None
+    """Key groups that have a key; None without keyed state, and with more than 16 MiB of it, which is not read for
+    this."""
+    key_groups: int
+    """All of them: the greatest parallelism that the pipeline can have."""
     largest_subtask_share: float | None
 
 
@@ -291,6 +295,25 @@ class HistoryView(View, frozen=True, kw_only=True):
     step_ms: int
     series: dict[str, tuple[tuple[float, ...], ...]]
     """By name: pairs of a time and a value, oldest first."""
+
+
+class LatencyView(View, frozen=True, kw_only=True):
+    """The latency from a source to the end of an operator's chain, by markers of the last minute."""
+
+    source: str
+    operator: str
+    count: int
+    """Markers that have come."""
+    p50_ms: float | None
+    """Upper bounds of buckets: 1, 2.5 and 5 by powers of ten."""
+    p99_ms: float | None
+    max_ms: float | None
+
+
+class LatenciesView(View, frozen=True, kw_only=True):
+    """`GET /api/v1/latency`."""
+
+    latencies: tuple[LatencyView, ...]
 
 
 class WorkerView(View, frozen=True, kw_only=True):

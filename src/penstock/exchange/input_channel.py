@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from penstock.exchange.items import BarrierItem, BatchItem, Captured, EndItem, Item, WatermarkItem, append
+from penstock.exchange.items import BarrierItem, BatchItem, Captured, EndItem, Item, MarkerItem, WatermarkItem, append
 from penstock.exchange.recovered_channel import RecoveredChannel
 from penstock.graph.physical import Channel
 from penstock.ids import CheckpointId
@@ -34,6 +34,7 @@ class InputChannel:
         "queue_us_target",
         "queued_batches",
         "queued_bytes",
+        "queued_markers",
         "recovered",
         "watermark",
     )
@@ -48,6 +49,7 @@ class InputChannel:
         self.queue: deque[Item] = deque()
         self.queued_batches = 0
         self.queued_bytes = 0
+        self.queued_markers = 0
         self.in_hand = 0
         """Batches that are being worked on: to everybody else they are still in front of the queue. See `hand`."""
         self.overtaken = 0
@@ -73,8 +75,13 @@ class InputChannel:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits here, whether it may be read or not."""
-        return not self.queue and self.recovered is None and not self.in_hand
+        """Whether nothing waits here but markers, whether it may be read or not."""
+        return not self.has_items and self.recovered is None and not self.in_hand
+
+    @property
+    def has_items(self) -> bool:
+        """Whether anything but markers is in the queue: nobody waits for a marker."""
+        return len(self.queue) > self.queued_markers
 
     @property
     def is_at_front(self) -> bool:
@@ -83,13 +90,25 @@ class InputChannel:
 
     def receive(self, item: Item) -> None:
         """Queue what has arrived; on a late channel it is channel state as well."""
-        append(self.queue, item)
+        if isinstance(item, BarrierItem):
+            self._put_before_markers(item)
+        elif not append(self.queue, item):
+            return
         if isinstance(item, BatchItem):
             self.queued_batches += 1
             self.queued_bytes += item.size
             item.ahead = self.queued_bytes
+        elif isinstance(item, MarkerItem):
+            self.queued_markers += 1
         if self.capturing is not None and isinstance(item, BatchItem | WatermarkItem):
             append(self.capturing, item)
+
+    def _put_before_markers(self, barrier: BarrierItem) -> None:
+        """Queue a barrier in front of markers that have nothing behind them: it comes to the front as without them."""
+        position = len(self.queue)
+        while position and isinstance(self.queue[position - 1], MarkerItem):
+            position -= 1
+        self.queue.insert(position, barrier)
 
     def pop(self) -> Item:
         item = self.queue.popleft()
@@ -98,6 +117,8 @@ class InputChannel:
             self.queued_bytes -= item.size
             if self.overtaken:
                 self.overtaken -= 1
+        elif isinstance(item, MarkerItem):
+            self.queued_markers -= 1
         return item
 
     def put_back(self, item: BatchItem) -> None:
@@ -160,7 +181,7 @@ class InputChannel:
                     break
             elif isinstance(item, EndItem):
                 break
-            else:
+            elif not isinstance(item, MarkerItem):
                 captured.append(item)
         return captured
 

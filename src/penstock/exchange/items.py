@@ -1,8 +1,8 @@
-"""What waits in the queues of a channel: records, watermarks, barriers, and the end."""
+"""What waits in the queues of a channel: records, watermarks, latency markers, barriers, and the end."""
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence
+from collections.abc import MutableSequence, Sequence
 from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -49,11 +49,21 @@ class BarrierItem:
         self.since_ms = since_ms
 
 
+class MarkerItem:
+    """A latency marker: keeps its place among the records, and is no part of any checkpoint."""
+
+    __slots__ = ("emitted_ms", "source")
+
+    def __init__(self, source: str, emitted_ms: int) -> None:
+        self.source = source
+        self.emitted_ms = emitted_ms
+
+
 class EndItem:
     __slots__ = ()
 
 
-Item: TypeAlias = BatchItem | WatermarkItem | BarrierItem | EndItem
+Item: TypeAlias = BatchItem | WatermarkItem | MarkerItem | BarrierItem | EndItem
 Captured: TypeAlias = BatchItem | WatermarkItem
 """What can be channel state. An end is not: whoever sent it is at its end after a restore too, and sends it again."""
 
@@ -62,13 +72,27 @@ def captured_bytes(items: list[Captured]) -> int:
     return sum(item.size for item in items if isinstance(item, BatchItem))
 
 
-def append(waiting: MutableSequence[T], item: T) -> None:
+def append(waiting: MutableSequence[T], item: T) -> bool:
     """Queue an item. A watermark right behind an earlier one takes its place: that one says nothing any more.
 
-    The older item itself is left as it is: a checkpoint may have captured it (I1).
+    The older item itself is left as it is: a checkpoint may have captured it (I1). False for a marker that is dropped,
+    because an older one of its source waits with no records in between: a channel that is not read stays bounded (I7).
     """
     last = waiting[-1] if waiting else None
     if isinstance(item, WatermarkItem) and isinstance(last, WatermarkItem) and last.watermark <= item.watermark:
         waiting[-1] = item
+    elif isinstance(item, MarkerItem) and _has_marker(waiting, item.source):
+        return False
     else:
         waiting.append(item)
+    return True
+
+
+def _has_marker(waiting: Sequence[object], source: str) -> bool:
+    for item in reversed(waiting):
+        if isinstance(item, MarkerItem):
+            if item.source == source:
+                return True
+        elif not isinstance(item, WatermarkItem):
+            return False
+    return False

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from penstock.exchange.items import BarrierItem, BatchItem, Captured, EndItem, Item, WatermarkItem, append
+from penstock.exchange.items import BarrierItem, BatchItem, Captured, EndItem, Item, MarkerItem, WatermarkItem, append
 from penstock.graph.physical import Channel
 from penstock.ids import ChannelId, CheckpointId, Generation, WorkerId
-from penstock.mailbox.frames import BarrierFrame, BatchFrame, EndFrame, WatermarkFrame
+from penstock.mailbox.frames import BarrierFrame, BatchFrame, EndFrame, MarkerFrame, WatermarkFrame
 from penstock.mailbox.ports import Clock, Transport
 from penstock.metrics.instruments import Counter
 from penstock.protocol.barrier import Barrier
@@ -103,6 +103,10 @@ class OutputChannel:
         append(self.queue, WatermarkItem(watermark))
         self.pump()
 
+    def send_marker(self, source: str, emitted_ms: int) -> None:
+        append(self.queue, MarkerItem(source, emitted_ms))
+        self.pump()
+
     def send_end(self) -> None:
         self.queue.append(EndItem())
         self.pump()
@@ -149,6 +153,8 @@ class OutputChannel:
             queue.popleft()
             if isinstance(item, WatermarkItem):
                 send(self.to, WatermarkFrame(self.generation, channel, item.watermark))
+            elif isinstance(item, MarkerItem):
+                send(self.to, MarkerFrame(self.generation, channel, item.source, item.emitted_ms))
             elif isinstance(item, BarrierItem):
                 self._send_barrier(item)
                 if item.barrier.checkpoint != is_new:

@@ -24,6 +24,7 @@ class Router:
         self._routes: list[_Route] = []
         """Those of the main output, which is that of the last operator."""
         self._side_routes: dict[tuple[OperatorName, str], list[_Route]] = {}
+        self._next_marker = subtask.index
         self._batch_bytes_max: int | None = None
         senders = plan.chains[subtask.chain].parallelism
         for edge in (edge for edge in plan.edges if edge.upstream == subtask.chain):
@@ -64,6 +65,13 @@ class Router:
         if batch.num_rows:
             for route in self._side_routes[operator, output]:
                 route.send(batch)
+
+    def send_marker(self, source: str, emitted_ms: int) -> None:
+        """Send a latency marker along every edge, on one channel each: sent on all, markers would multiply."""
+        self._next_marker += 1
+        for routes in (self._routes, *self._side_routes.values()):
+            for route in routes:
+                route.send_marker(self._next_marker, source, emitted_ms)
 
 
 class _Route:
@@ -106,6 +114,10 @@ class _Route:
             pieces = [(receiver, cut_loose[id(rows)]) for receiver, rows in pieces]
         for receiver, rows in pieces:
             self._receivers[receiver].send_batch(rows)
+
+    def send_marker(self, number: int, source: str, emitted_ms: int) -> None:
+        outputs = tuple(self._receivers.values())
+        outputs[number % len(outputs)].send_marker(source, emitted_ms)
 
     def _show_schema(self, batch: pa.RecordBatch) -> None:
         """A batch without rows to everybody, once: some may never get a row. Lost with a failure, it is shown again."""

@@ -35,6 +35,7 @@ from penstock.mailbox.frames import (
     Frame,
     HeartbeatFrame,
     HelloFrame,
+    MarkerFrame,
     ProfiledFrame,
     ProfileFrame,
     ReadyFrame,
@@ -73,6 +74,7 @@ _KINDS: tuple[type[Any], ...] = (
     BusyFrame,
     ProfileFrame,
     ProfiledFrame,
+    MarkerFrame,
 )
 """A frame's number on the wire is its place here: new ones come last."""
 _KIND_OF = {kind: number for number, kind in enumerate(_KINDS)}

@@ -60,6 +60,17 @@ class BarrierFrame:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkerFrame:
+    """A latency marker in its place among the records: the source that emitted it, and when."""
+
+    generation: Generation
+    channel: ChannelId
+    source: str
+    emitted_ms: int
+    """By the wall clock of the source's worker, in milliseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
 class EndFrame:
     """End of input: nothing follows on this channel."""
 
@@ -249,4 +260,5 @@ Frame: TypeAlias = (
     | BusyFrame
     | ProfileFrame
     | ProfiledFrame
+    | MarkerFrame
 )

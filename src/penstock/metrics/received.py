@@ -84,6 +84,15 @@ class ReceivedMetrics:
         """One metric by operator and subtask: for those who need a few of many."""
         return {place: series.value for place, series in list(self._series.get(name, {}).items())}
 
+    def samples_of(self, metric: Metric) -> list[Sample]:
+        """The samples of one metric; of a latency, from all sources."""
+        found = [series for name, series in list(self._series.items()) if name.partition("[")[0] == metric.name]
+        return [
+            Sample(each.metric, each.operator, each.subtask, each.value, each.buckets)
+            for series in found
+            for each in list(series.values())
+        ]
+
     def told(self, metric: Metric, operator: OperatorName) -> int | None:
         """The sum of a gauge over the subtasks of an operator; None if no worker of this attempt has told it."""
         found = [each for each in list(self._series.get(metric.name, {}).values()) if each.operator == operator]

@@ -38,7 +38,19 @@ class Sample:
 
     @property
     def name(self) -> str:
-        return self.metric.name
+        return self.metric.name.partition("[")[0]
+
+    @property
+    def source(self) -> str:
+        """The source from which a latency was measured; empty for all other metrics.
+
+        Example:
+
+            orders.sink(output, name="output")
+            [latency] = run(pipeline).metrics.of("source_latency_s", "output")
+            assert (latency.source, latency.unit) == ("orders", "s")
+        """
+        return self.metric.name.partition("[")[2][:-1]
 
     @property
     def unit(self) -> str:
@@ -73,7 +85,7 @@ class Metrics(Sequence[Sample]):
     __slots__ = ("_samples",)
 
     def __init__(self, samples: Iterable[Sample]) -> None:
-        self._samples = tuple(sorted(samples, key=lambda each: (each.name, each.operator, each.subtask)))
+        self._samples = tuple(sorted(samples, key=lambda each: (each.metric.name, each.operator, each.subtask)))
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -126,6 +138,7 @@ class Metrics(Sequence[Sample]):
             "value": [float(each.value) for each in self],
             "unit": [each.unit for each in self],
             "kind": [each.kind.value for each in self],
+            "source": [each.source for each in self],
         }
 
 

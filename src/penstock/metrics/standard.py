@@ -5,7 +5,9 @@ All others are defined in the module that counts them.
 
 from __future__ import annotations
 
-from penstock.metrics.metric import Over, counter, gauge
+from dataclasses import replace
+
+from penstock.metrics.metric import Metric, Over, counter, gauge, histogram
 
 RECORDS_IN = counter(
     "num_records_in", "rows", "rows that the operator was given; of a source, rows that it has read", is_total=True
@@ -54,6 +56,18 @@ BACKLOG_BYTES = gauge("source_backlog_bytes", "bytes", "bytes of its splits that
 BACKLOG_SPLITS = gauge(
     "source_backlog_splits", "splits", "splits with an end, such as files, that a source has not read to it"
 )
+
+LATENCY = histogram(
+    "source_latency_s",
+    "time from a read of the source to the end of the operator's chain, by latency markers; `Sample.source` names the "
+    "source",
+)
+
+
+def latency_from(source: str) -> Metric:
+    """The latency from one source: a metric for itself, because a series has a name, an operator and a subtask."""
+    return replace(LATENCY, name=f"{LATENCY.name}[{source}]")
+
 
 TOTALS = {
     each.name: each for each in (RECORDS_IN, RECORDS_OUT, LATE, SKIPPED, FILES_SKIPPED, DEAD_LETTERS, AHEAD, DROPPED)

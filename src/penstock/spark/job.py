@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, overload
 from penstock.connectors.sink import Committer
 from penstock.driver.attempts.phases import HoldUp, Phase
 from penstock.driver.control import Control
+from penstock.driver.observation import kept_log
 from penstock.driver.observation.job_metrics import job_samples
 from penstock.driver.observation.listeners import JobListener, Listeners
 from penstock.driver.observation.progress import JobProgress
@@ -147,7 +148,7 @@ class Job:
         self._lease.beat()
         HANDLER.install()
         HANDLER.add(id(self), self._spark)
-        _log.addFilter(self._supervisor.observations.log)
+        self._at_end.append(kept_log.keep(_log, self._supervisor.observations.log, self._store, self._clock.wall_ms()))
         self._thread.start()
         return self
 
@@ -235,8 +236,7 @@ class Job:
         self._lease.note_page(page)
 
     def _close_attached(self) -> None:
-        _log.removeFilter(self._supervisor.observations.log)
-        for close in self._at_end:
+        for close in reversed(self._at_end):
             close()
 
     # --- what a user asks ---

@@ -80,6 +80,7 @@ class StartOptions(TypedDict, total=False):
     allow_dropped_state: bool
     state_backend: StateBackendName
     commit_timeout: Duration
+    latency_interval: Duration
 
 
 _LEAST = {
@@ -162,6 +163,9 @@ class Settings:
     commit_timeout: Duration = "5 min"
     """A commit of a sink that fails, or does not return, is tried for this long; then the pipeline restarts, and tries
     again. A call that hangs in two attempts in a row fails the pipeline (`same_error_max`)."""
+    latency_interval: Duration = "1 s"
+    """Interval at which each subtask of a source emits a marker that measures the latency to every sink. 0 switches the
+    measurement off."""
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -253,6 +257,7 @@ class Settings:
             heartbeat_ms=max(1, min(1000, silence_ms // 4)),
             driver_silence_ms=3 * silence_ms,
             time_zone=time_zone,
+            latency_interval_ms=_ms("latency_interval", self.latency_interval),
             state_backend=self.state_backend,
         )
 

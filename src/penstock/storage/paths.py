@@ -2,6 +2,7 @@
 
     owner.json                                        who drives this directory
     history.json                                      what its driver has to say at its end, for those who look
+    logs/<start of the driver>-<number>.json          its last warnings and errors, and those of its workers
     ui.token                                          for orders through the page; in local directories alone
     control/<order>.request.json                      what is asked of that driver
     control/<order>.answer.json                       what it has answered
@@ -36,6 +37,9 @@ OWNER = "owner.json"
 
 HISTORY = "history.json"
 """The last words of a driver, for those who look at its pipeline later. Not part of any checkpoint."""
+
+LOGS = "logs/"
+"""Prefix of the log of the drivers of this directory. Not part of any checkpoint."""
 
 UI_TOKEN = "ui.token"
 """The token for orders through the page. Not part of any checkpoint."""
@@ -150,6 +154,11 @@ def control_request(order: str) -> str:
 def control_answer(order: str) -> str:
     """Created by the driver, removed by whoever gave the order."""
     return _control_path(order, "answer")
+
+
+def log(started_ms: int, number: int) -> str:
+    """Path of a segment of the log of the driver that started then. The order of names is the order of time."""
+    return f"{LOGS}{started_ms:014d}-{number:08d}.json"
 
 
 def slug(name: OperatorName) -> str:

@@ -9,7 +9,7 @@ from penstock.state.backends import DEFAULT_BACKEND, check_backend
 
 MIB = 1024 * 1024
 _NAMES = {"time_zone", "state_backend"}
-_MAY_BE_ZERO = {"batch_time_ms", "inline_bytes_max", "channel_time_ms", "source_rest_ms"}
+_MAY_BE_ZERO = {"batch_time_ms", "inline_bytes_max", "channel_time_ms", "source_rest_ms", "latency_interval_ms"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,8 @@ class WorkerSettings:
     """The zone in which processors of PySpark see times: `spark.sql.session.timeZone` of the session."""
     inline_bytes_max: int = 4 * MIB
     """State that may travel inside the manifest instead of in files, of all subtasks; and as much in-flight data."""
+    latency_interval_ms: int = 1_000
+    """How often each subtask of a source emits a latency marker; 0 for never."""
     state_backend: str = DEFAULT_BACKEND
     """Name of the backend that keyed state lives in; `penstock.state.backends` has the known ones."""
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError
 from penstock.exchange.coalescing import Joining, joined
 from penstock.exchange.input_channel import InputChannel
-from penstock.exchange.items import BarrierItem, BatchItem, EndItem, WatermarkItem
+from penstock.exchange.items import BarrierItem, BatchItem, EndItem, MarkerItem, WatermarkItem
 from penstock.exchange.output_channel import FullOutputs, OutputChannel
 from penstock.exchange.recovered_channel import RecoveredChannel
 from penstock.exchange.router import Router
@@ -33,6 +33,7 @@ from penstock.user_code import user_code_error
 from penstock.worker.chain import OperatorChain
 from penstock.worker.checkpointing.subtask_checkpointer import SubtaskCheckpointer
 from penstock.worker.in_hand import HAND_BYTES_MAX, InHand
+from penstock.worker.latency import LatencyMarkers
 from penstock.worker.recovery.channel_reader import RecoveredChannelReader
 from penstock.worker.recovery.restore import Reading, Restored
 from penstock.worker.scheduling.slices import SlicePolicy
@@ -79,6 +80,7 @@ class Subtask:
                 )
         observe_queues(metrics, self.inputs, self.outputs)
         self._router = Router(subtask, plan, self.outputs)
+        self._markers = LatencyMarkers(services, last, self._router.send_marker)
         self._clock = SubtaskClock(services, self.inputs, self.outputs)
         last.observe(OUTPUT_WATERMARK, lambda: reached(self._clock.passed_on))
         self._owed: deque[Iterator[None]] = deque()
@@ -211,6 +213,10 @@ class Subtask:
         self.inputs[channel].receive(WatermarkItem(watermark))
         self._list(self.inputs[channel])
 
+    def on_marker(self, channel: ChannelId, source: str, emitted_ms: int) -> None:
+        self.inputs[channel].receive(MarkerItem(source, emitted_ms))
+        self._list(self.inputs[channel])
+
     def on_end(self, channel: ChannelId) -> None:
         self.inputs[channel].receive(EndItem())
         self._list(self.inputs[channel])
@@ -219,7 +225,7 @@ class Subtask:
     def on_barrier(self, channel: ChannelId, barrier: Barrier) -> None:
         arriving = self.inputs[channel]
         overtakes = barrier.is_unaligned and not self._aligned_only
-        if overtakes or barrier.is_cancel or (arriving.is_at_front and not arriving.queue):
+        if overtakes or barrier.is_cancel or (arriving.is_at_front and not arriving.has_items):
             self.checkpointer.on_reached(channel, barrier)
             return
         arriving.receive(BarrierItem(barrier, self._services.clock.now_ms()))
@@ -288,18 +294,21 @@ class Subtask:
         started_us = self._services.clock.own_us()
         # At the end of a pipeline nobody holds a source up; but no batch should be endlessly large.
         rows_max = min(self._rows_max(), settings.source_rows_max, int(settings.output_bytes_max / self._row_bytes))
+        self._markers.begin()
         batch = self._read_splits(source, max(1, rows_max))
         if batch is None:
             self._clock.after_source()
             if source.has_ended and self.chain.is_idle:
                 self._go_through(self._ending())
             else:
+                self._markers.emit(source.operator)
                 self._rest(self._rest_ms)
                 self._rest_ms = min(2 * self._rest_ms, settings.source_retry_ms)
             return False
         if batch.num_rows:
             self._process(batch, 0, started_us)
         self._clock.after_source()
+        self._markers.emit(source.operator)
         self._rest_ms = 1
         if 0 < batch.num_rows < rows_max and batch.nbytes < _REST_BYTES and settings.source_rest_ms:
             # It has kept up with whatever it reads from. Asked at once again it would have a record or two, and a
@@ -392,6 +401,9 @@ class Subtask:
         elif isinstance(item, WatermarkItem):
             reading.pop()
             self._clock.on_watermark(reading, item.watermark)
+        elif isinstance(item, MarkerItem):
+            reading.pop()
+            self._markers.arrived(item.source, item.emitted_ms)
         elif not self.chain.is_idle:
             # Records are still being worked on in the background; their results come before the end.
             self._wait_until_idle(reading)

@@ -25,6 +25,7 @@ from penstock.mailbox.frames import (
     EndFrame,
     Frame,
     HeartbeatFrame,
+    MarkerFrame,
     ProfiledFrame,
     ProfileFrame,
     ReadyFrame,
@@ -265,7 +266,7 @@ class Worker:
         self._guard(self._addressee(frame), lambda: self._dispatch(frame))
 
     def _addressee(self, frame: Frame) -> Subtask | None:
-        if isinstance(frame, BatchFrame | BarrierFrame | WatermarkFrame | EndFrame):
+        if isinstance(frame, BatchFrame | BarrierFrame | WatermarkFrame | MarkerFrame | EndFrame):
             return self._receivers.get(frame.channel)
         return self._senders.get(frame.channel) if isinstance(frame, CreditFrame) else None
 
@@ -279,6 +280,8 @@ class Worker:
                 self._receivers[channel].on_barrier(channel, barrier)
             case WatermarkFrame(_, channel, watermark):
                 self._receivers[channel].on_watermark(channel, watermark)
+            case MarkerFrame(_, channel, source, emitted_ms):
+                self._receivers[channel].on_marker(channel, source, emitted_ms)
             case EndFrame(_, channel):
                 self._receivers[channel].on_end(channel)
             case TriggerFrame(_, barrier):

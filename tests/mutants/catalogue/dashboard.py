@@ -16,6 +16,22 @@ def _mutant(name: str, file: str, old: str, new: str, why: str, *tests: str) -> 
 
 MUTANTS = (
     _mutant(
+        "The clock of windows is shown among the rows of state",
+        "dashboard/states.py",
+        "    return state.endswith(CLOCK_SUFFIX)\n",
+        "    return False\n",
+        "A row for each key group that is no data of the user's.",
+        "tests/unit/dashboard/test_states.py",
+    ),
+    _mutant(
+        "Key groups are counted whatever the size of the state",
+        "dashboard/states.py",
+        "if not keyed or sum(state.bytes for state in keyed) > KEY_GROUPS_BYTES_MAX:",
+        "if not keyed:",
+        "An open page reads gigabytes of state with every checkpoint.",
+        "tests/unit/dashboard/test_states.py",
+    ),
+    _mutant(
         "A name that was made to point to this machine is answered",
         "dashboard/guard.py",
         "if name is None or not (_is_address(name) or name in self._names):",

@@ -7,6 +7,11 @@ from tests.mutants.mutant import OWN, Mutant
 _REGISTRY = "metrics/registry.py"
 _LISTENERS = "driver/observation/listeners.py"
 _PIPELINES = "tests/unit/metrics/test_metrics_of_pipelines.py"
+_INPUT = "exchange/input_channel.py"
+_MARKERS = "tests/unit/worker/test_latency_markers.py"
+_KEPT = "driver/observation/kept_log.py"
+_KEPT_TESTS = "tests/unit/driver/observation/test_kept_log.py"
+_LATENCIES = "tests/unit/dashboard/test_latency.py"
 
 
 def _mutant(name: str, file: str, old: str, new: str, why: str, *tests: str) -> Mutant:
@@ -14,6 +19,90 @@ def _mutant(name: str, file: str, old: str, new: str, why: str, *tests: str) -> 
 
 
 MUTANTS = (
+    # --- latency markers ---
+    _mutant(
+        "A barrier waits behind the markers of its channel",
+        _INPUT,
+        "            self._put_before_markers(item)\n",
+        "            self.queue.append(item)\n",
+        "I11: a subtask whose outputs are full reads no marker, so the barrier waits.",
+        _MARKERS,
+    ),
+    _mutant(
+        "A barrier that arrives behind nothing but markers is queued",
+        "worker/subtask.py",
+        "(arriving.is_at_front and not arriving.has_items)",
+        "(arriving.is_at_front and not arriving.queue)",
+        "I11: a subtask whose outputs are full does not reach it.",
+        _MARKERS,
+    ),
+    _mutant(
+        "Markers are captured like records",
+        _INPUT,
+        "            elif not isinstance(item, MarkerItem):\n",
+        "            else:\n",
+        "A checkpoint holds what is no part of its input, and cannot be written.",
+        _MARKERS,
+    ),
+    _mutant(
+        "Markers pile up on a channel that is not read",
+        "exchange/items.py",
+        "    elif isinstance(item, MarkerItem) and _has_marker(waiting, item.source):\n        return False\n",
+        "",
+        "I7: a blocked channel grows with time.",
+        _MARKERS,
+    ),
+    _mutant(
+        "Markers are sent on every channel of an edge",
+        "exchange/router.py",
+        "        outputs[number % len(outputs)].send_marker(source, emitted_ms)\n",
+        "        for output in outputs:\n            output.send_marker(source, emitted_ms)\n",
+        "They multiply with the parallelism at each exchange.",
+        _MARKERS,
+    ),
+    _mutant(
+        "A marker counts from the end of the read",
+        "worker/latency.py",
+        "            self.arrived(source, began_ms)\n",
+        "            self.arrived(source, self._services.clock.wall_ms())\n",
+        "The work of the source's own chain is missing from the latency.",
+        _MARKERS,
+    ),
+    _mutant(
+        "Latencies of the last minute are those since the start",
+        "dashboard/latency.py",
+        "        while len(noted) > 1 and noted[1][0] <= at_ms - WINDOW_MS:\n            noted.popleft()\n",
+        "",
+        "A pause of an hour ago is shown as the latency of now.",
+        _LATENCIES,
+    ),
+    # --- the log in the checkpoint directory ---
+    _mutant(
+        "Old segments of the log are never removed",
+        _KEPT,
+        "                self._prune()\n",
+        "",
+        "The directory of a pipeline that warns for months grows for months.",
+        _KEPT_TESTS,
+    ),
+    _mutant(
+        "Lines that the store refused are dropped",
+        _KEPT,
+        "                self._store.write(path, [msgspec.json.encode(self._current)])\n"
+        "                self._is_written = True\n",
+        "                self._is_written = True\n"
+        "                self._store.write(path, [msgspec.json.encode(self._current)])\n",
+        "A store that fails for a moment takes the lines of that moment with it.",
+        _KEPT_TESTS,
+    ),
+    _mutant(
+        "The log is written when the driver ends, and not before",
+        _KEPT,
+        "            self._grown.wait()\n",
+        "            self._is_over.wait()\n",
+        "A driver that is killed leaves none.",
+        _KEPT_TESTS,
+    ),
     # --- totals ---
     Mutant(
         "Counters start at zero after a restart",

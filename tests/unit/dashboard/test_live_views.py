@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
+from penstock.columnar.hashing import key_groups
 from penstock.dashboard import views
 from penstock.dashboard.live import LiveSight
 from penstock.dashboard.series import NAMES
@@ -57,6 +59,17 @@ def test_the_graph_has_every_chain_and_exchange_with_shares_that_add_up(live: Li
     assert raw["from"] == "numbers" and raw["to"] == "sums"
 
 
+def test_latencies_are_those_of_the_last_minute_from_each_source_to_each_chain(live: Live) -> None:
+    wait_for(lambda: len(get(live, "latency", views.LatenciesView).latencies) == 2)
+    found = {each.operator: each for each in get(live, "latency", views.LatenciesView).latencies}
+    assert set(found) == {"times", "out"} and {each.source for each in found.values()} == {"numbers"}
+    out = found["out"]
+    assert out.count > 0 and 0 < out.p50_ms <= out.p99_ms <= out.max_ms
+    live[1].sample()
+    series = get(live, "history", views.HistoryView).series
+    assert series["latency_p50_ms"] and series["latency_p99_ms"][-1][1] > 0
+
+
 def test_a_vertex_has_its_subtasks_and_they_add_up_to_it(live: Live) -> None:
     found = get(live, "vertices/sums", views.VertexDetail)
     assert [each.index for each in found.subtasks] == [0, 1]
@@ -99,6 +112,8 @@ def test_watermarks_name_the_split_that_holds_them_back(live: Live) -> None:
 def test_the_state_of_the_last_checkpoint_can_be_read(live: Live) -> None:
     [sums] = [each for each in get(live, "state", views.StateView).operators if each.operator == "sums"]
     assert sums.rows == 7 and sums.state_bytes > 0 and 0.5 <= sums.largest_subtask_share <= 1
+    used = len(set(key_groups(pa.record_batch({"key": range(7)}), ("key",), sums.key_groups).tolist()))
+    assert sums.key_groups_used == used > 1
     rows = get(live, "state/sums?limit=3", views.StateRows)
     assert len(rows.rows) == 3 and rows.truncated and "key.key" in rows.columns
     assert {each.key for each in rows.largest_keys} == {str(n) for n in range(7)}

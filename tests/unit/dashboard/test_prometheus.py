@@ -93,6 +93,14 @@ def test_histograms_add_up_from_bucket_to_bucket(scrapes: Any) -> None:
     assert one[-1].labels["le"] == "+Inf"
 
 
+def test_latencies_have_their_source_as_a_label(scrapes: Any) -> None:
+    own, _, _ = scrapes
+    found = own["penstock_source_latency_seconds_count"]
+    to = {(each.labels["source"], each.labels["operator"]) for each in found}
+    assert to == {("numbers", "times"), ("numbers", "windowed"), ("numbers", "out")}
+    assert all(each.value > 0 for each in found)
+
+
 def test_the_names_of_flink_are_exported_if_they_are_wanted(scrapes: Any) -> None:
     _, flink, _ = scrapes
     prefixes = r"flink_(?:jobmanager_job|taskmanager_job_task(?:_operator)?)_"

@@ -21,6 +21,9 @@ from penstock.dashboard.last_words import leave
 from penstock.dashboard.live import LiveSight
 from penstock.dashboard.server import Server
 from penstock.dashboard.stored import StoredSight
+from penstock.driver.observation.kept_log import KeptLog
+from penstock.driver.observation.log_ring import LogRing
+from penstock.mailbox.notes import LogLine
 from penstock.storage import LocalStore, paths
 from penstock.storage.lease import Lease
 from tests.unit.cli.kit import penstock
@@ -129,3 +132,13 @@ def test_a_directory_is_served_without_its_driver(ended: tuple[Path, Running, in
     finally:
         server.close()
     wait_for(lambda: not server._thread.is_alive())
+
+
+def test_the_log_that_a_killed_driver_has_left_is_shown(ended: tuple[Path, Running, int], tmp_path: Path) -> None:
+    shutil.copytree(ended[0] / "checkpoints", tmp_path / "checkpoints")
+    ring = LogRing("left")
+    ring.add(LogLine(1_700_000_000_000, "WARNING", "worker 1 is silent", worker=1, operator="sums"))
+    KeptLog(ring, LocalStore(tmp_path), 1).start().close()
+    assert "WARNING worker 1 sums: worker 1 is silent" in penstock("logs", tmp_path).stdout
+    [line] = get(tmp_path, "logs", views.LogsView).lines
+    assert (line.worker, line.operator, line.text) == (1, "sums", "worker 1 is silent")

@@ -196,6 +196,7 @@ class TestMetrics:
             "value": [2, 5, 7],
             "unit": ["rows"] * 3,
             "kind": ["counter"] * 3,
+            "source": [""] * 3,
         }
 
     def test_the_quantiles_of_several_subtasks_are_those_of_all_observations(self) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
+from collections.abc import Callable
 
 from penstock.ids import WorkerId
 from penstock.mailbox.notes import LogLine
@@ -25,9 +27,12 @@ class LogRing(logging.Filter):
 
     def __init__(self, pipeline: str, lines_max: int = LINES_MAX) -> None:
         super().__init__()
-        self._pipeline = pipeline
+        self.pipeline = pipeline
         self._lines: deque[LogLine] = deque(maxlen=lines_max)
         self._added = 0
+        self.grown: Callable[[], None] | None = None
+        """Called with each line, by whoever logs it: it must return at once."""
+        self._lock = threading.Lock()
         self._dropped_by_workers: dict[WorkerId, int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -41,13 +46,22 @@ class LogRing(logging.Filter):
         except Exception:
             # A message that cannot be made is not worth a pipeline.
             text = str(record.msg)
-        if text.startswith("pipeline ") and not text.startswith((f"pipeline {self._pipeline}", "pipeline '")):
+        if text.startswith("pipeline ") and not text.startswith((f"pipeline {self.pipeline}", "pipeline '")):
             return
         self.add(LogLine(round(1000 * record.created), record.levelname, text[:TEXT_MAX]))
 
     def add(self, line: LogLine) -> None:
-        self._added += 1
-        self._lines.append(line)
+        with self._lock:
+            self._added += 1
+            self._lines.append(line)
+        if self.grown is not None:
+            self.grown()
+
+    def since(self, number: int) -> tuple[list[LogLine], int]:
+        """The lines from the `number`-th on that are still here, and the number of the first of them."""
+        with self._lock:
+            first = max(number, self._added - len(self._lines))
+            return list(self._lines)[len(self._lines) - (self._added - first) :], first
 
     def dropped_by(self, worker: WorkerId, count: int) -> None:
         """A worker has not kept `count` lines since it started."""

@@ -23,6 +23,9 @@ from penstock.state.pieces import KEY, KEY_GROUP, VALUE, KeyedPiece, struct_of
 
 _WATERMARK = "watermark_ms"
 
+CLOCK_SUFFIX = ".clock"
+"""End of the name of a clock's state, behind the name of the state of its windows."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClockDescriptor:

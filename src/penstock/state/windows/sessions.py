@@ -28,7 +28,7 @@ from penstock.model.windows import SessionWindows
 from penstock.state.aggregates.columns import Columns
 from penstock.state.contract import StateOwner
 from penstock.state.index.slot_table import Slots
-from penstock.state.windows.clock import ClockDescriptor, WindowClock
+from penstock.state.windows.clock import CLOCK_SUFFIX, ClockDescriptor, WindowClock
 from penstock.state.windows.layout import Layout
 from penstock.state.windows.panes import PanedState, clipped
 
@@ -45,7 +45,7 @@ class SessionDescriptor:
 
     def create(self, owner: StateOwner) -> SessionState:
         # The clock comes first in a checkpoint too: it says best what is wrong, if the gap is another one now.
-        clock = owner.register(ClockDescriptor(f"{self.name}.clock", self.kind))
+        clock = owner.register(ClockDescriptor(f"{self.name}{CLOCK_SUFFIX}", self.kind))
         return SessionState(self, clock, owner)
 
 

@@ -27,7 +27,7 @@ from penstock.model.windows import ON_CLOSE, Emission, FixedWindows, WindowKind
 from penstock.state.aggregates.columns import Columns
 from penstock.state.contract import StateOwner
 from penstock.state.index.slot_table import Slots
-from penstock.state.windows.clock import ClockDescriptor, WindowClock
+from penstock.state.windows.clock import CLOCK_SUFFIX, ClockDescriptor, WindowClock
 from penstock.state.windows.layout import Layout
 from penstock.state.windows.panes import PanedState, clipped, results_in_batches
 
@@ -49,7 +49,7 @@ class WindowDescriptor:
 
     def create(self, owner: StateOwner) -> WindowState:
         # The clock comes first in a checkpoint too: it says best what is wrong, if the windows are others now.
-        clock = owner.register(ClockDescriptor(f"{self.name}.clock", self.kind))
+        clock = owner.register(ClockDescriptor(f"{self.name}{CLOCK_SUFFIX}", self.kind))
         return WindowState(self, clock, owner)
 
 

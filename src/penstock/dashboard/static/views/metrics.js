@@ -4,6 +4,7 @@ import { Feed, now } from "../api.js";
 import { h, replace } from "../dom.js";
 import { bytes, count, duration, percent, rate } from "../format.js";
 import { LineChart } from "../line_chart.js";
+import { Table } from "../table.js";
 
 export const title = "Metrics";
 
@@ -28,17 +29,22 @@ class MetricsView {
     this.charts = CHARTS.map((chart) => new LineChart({ ...chart, series: chart.series.map(([name, label]) => ({ name, label })) }));
     const choice = h("select", { id: "range", change: () => this.#choose(Number(choice.value)) }, RANGES.map(([seconds, label]) => h("option", { value: seconds, selected: seconds === this.seconds }, label)));
     this.grid = h("div", { class: "charts many" }, this.charts.map((chart) => chart.element));
-    replace(panel, h("p", { class: "bar" }, h("span", null, h("label", { for: "range" }, "The last "), choice)), this.grid);
+    this.latencies = latencies();
+    const heading = h("h2", null, "Latency from source to operator, over the last minute");
+    const note = h("p", { class: "quiet" }, "Markers travel with the records and wait where records wait. The time that a record spends in a window or in an asynchronous call is not part of it.");
+    replace(panel, h("p", { class: "bar" }, h("span", null, h("label", { for: "range" }, "The last "), choice)), this.grid, heading, note, this.latencies.element);
     for (const chart of this.charts) this.#share(chart);
     this.feed = new Feed(panel, `history?seconds=${this.seconds}`, { every: 5000, problem }, (answer) => this.#show(answer));
+    this.latency = new Feed(panel, "latency", { every: 5000, problem }, (answer) => this.latencies.setRows(answer.latencies));
   }
 
   update(kind) {
-    if (kind === "connected") this.feed.now();
+    if (kind === "connected") [this.feed.now(), this.latency.now()];
   }
 
   stop() {
     this.feed.stop();
+    this.latency.stop();
     for (const chart of this.charts) chart.stop();
   }
 
@@ -81,6 +87,19 @@ class MetricsView {
       for (const other of this.charts) if (other !== chart) LineChart.prototype.point.call(other, at === null ? null : indexOf(other.times ?? [], at));
     };
   }
+}
+
+function latencies() {
+  const time = (title, value) => ({ title, width: 7, text: (row) => (value(row) === null ? duration(null) : `≤ ${duration(value(row))}`), sort: value, isNumber: true });
+  return new Table({
+    label: "Latency from source to operator", key: (row) => `${row.source} ${row.operator}`, empty: "No marker has come yet.",
+    columns: [
+      { title: "Source", width: 12, text: (row) => row.source, sort: (row) => row.source },
+      { title: "Operator", width: 12, text: (row) => row.operator, sort: (row) => row.operator },
+      time("Median", (row) => row.p50_ms), time("99th percentile", (row) => row.p99_ms), time("Longest", (row) => row.max_ms),
+      { title: "Markers", width: 5, text: (row) => count(row.count), sort: (row) => row.count, isNumber: true },
+    ],
+  });
 }
 
 function indexOf(times, at) {

@@ -63,7 +63,7 @@ class StateView {
         { title: "Operator", width: 14, text: (row) => row.operator, sort: (row) => row.operator },
         { title: "Bytes", width: 10, cell, sort: (row) => row.state_bytes, isNumber: true },
         { title: "Rows", width: 8, text: (row) => count(row.rows), sort: (row) => row.rows, isNumber: true },
-        { title: "Key groups used", width: 8, text: (row) => whole(row.key_groups_used), sort: (row) => row.key_groups_used, isNumber: true },
+        { title: "Key groups used", width: 8, text: (row) => (row.key_groups_used === null ? whole(null) : `${whole(row.key_groups_used)} of ${whole(row.key_groups)}`), sort: (row) => row.key_groups_used, isNumber: true },
         { title: "Largest subtask has", width: 9, text: (row) => percent(row.largest_subtask_share), sort: (row) => row.largest_subtask_share, isNumber: true },
       ],
     });
