@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.contract import Emit, Operator
-from penstock.operators.keyed.functions import KeyedContext, KeyedFunction
+from penstock.operators.keyed.functions import KeyedContext, KeyedFunction, TwoInputContext, TwoInputFunction
 from tests.simulation.records import Numbers, batch_of, numbers_of
 from tests.simulation.world import World
 
@@ -166,6 +166,37 @@ class InOrder(KeyedFunction):
                 self.world.violation(f"key {key}: {number} after {before}: out of order")
             self.newest.update_value((number % self.splits,), (number,))
         return rows
+
+
+class BothInOrder(TwoInputFunction):
+    """The same for two inputs: costs by the key, and the records of one key, split and side come in rising order."""
+
+    def __init__(self, world: World, splits: int, us: int) -> None:
+        self.world = world
+        self.splits = splits
+        self.us = us
+
+    def open(self, context: TwoInputContext) -> None:
+        self.newest = context.map("newest", "split bigint, is_right boolean", "v bigint")
+
+    def process_left(self, batch: pa.RecordBatch, context: TwoInputContext) -> Iterable[pa.RecordBatch]:
+        return self._checked(batch, False, context)
+
+    def process_right(self, batch: pa.RecordBatch, context: TwoInputContext) -> Iterable[pa.RecordBatch]:
+        return self._checked(batch, True, context)
+
+    def _checked(self, batch: pa.RecordBatch, is_right: bool, context: TwoInputContext) -> Iterable[pa.RecordBatch]:
+        for key, rows in context.each_key(batch):
+            self.world.spend(self.us)
+            if (rows["k"].to_numpy() != key[0]).any():
+                self.world.violation(f"key {key} got records of other keys")
+            for number in numbers_of(rows).tolist():
+                at = number % self.splits, is_right
+                (before,) = self.newest.get_value(at) or (-1,)
+                if number <= before or number // self.splits % 2 != is_right:
+                    self.world.violation(f"key {key}, right {is_right}: {number} after {before}: out of order")
+                self.newest.update_value(at, (number,))
+            yield rows
 
 
 ECHO_MS_MAX = 13

@@ -20,6 +20,7 @@ from tests.simulation.async_calls import simulated
 from tests.simulation.functions import (
     Alarms,
     AsOfNumbers,
+    BothInOrder,
     Echoes,
     InOrder,
     Slowly,
@@ -247,6 +248,29 @@ def by_key_times(world: World, load: Load) -> Topology:
     return topology
 
 
+def two_by_key(world: World, load: Load) -> Topology:
+    """A function of two inputs that costs by the key: records of both sides are sorted, and it is interrupted."""
+    build = Build(world, load)
+    source = build.source()
+    splits = source.split_count
+    keyed = build.then(build.read(source), "key", lambda: KeyBy(modulo(12)))
+    left = keyed.flat_map(functools.partial(_sides, splits), side_outputs={"right": "v bigint, k bigint"}, name="sides")
+    right = left.side_output("right").key_by("k")
+    both = (
+        left.key_by("k")
+        .connect(right)
+        .process(BothInOrder(world, splits, 2 * load.slow_us), name="in order", parallelism=load.parallelism + 1)
+    )
+    build.finish(build.then(both.rebalance(), "slow", lambda: Check(world, load.slow_us // 4)))
+    return Topology(build.graph(), source.numbers(), True)
+
+
+def _sides(splits: int, batch: pa.RecordBatch) -> Iterator[object]:
+    is_right = numbers_of(batch) // splits % 2 == 1
+    yield SideOutput("right", batch.filter(pa.array(is_right)))
+    yield batch.filter(pa.array(~is_right))
+
+
 class EchoStamp(Stamp):
     """The times at which records come out of the timers."""
 
@@ -431,6 +455,7 @@ SIMULATED: dict[str, Callable[[World, Load], Topology]] = TOPOLOGIES | {
         event_timers,
         by_key,
         by_key_times,
+        two_by_key,
         async_ordered,
         async_unordered,
         two_sinks,

@@ -227,6 +227,7 @@ _HEAVY = {
     "event_timers": 1.5,
     "by_key": 1.5,
     "by_key_times": 1.5,
+    "two_by_key": 1.5,
     "keyed": 1.3,
 }
 """Topologies that do more with each number get fewer."""

@@ -27,7 +27,7 @@ class Steps:
     together (I1).
     """
 
-    __slots__ = ("_steps", "call_rows_max", "calls", "order", "rows_done")
+    __slots__ = ("_steps", "call_rows_max", "calls", "keys", "order", "rows_done")
 
     def __init__(self, order: RowNumbers, steps: Callable[[Steps], Iterator[None]]) -> None:
         self.order = order
@@ -36,6 +36,8 @@ class Steps:
         """Number of them that are in the state, with their output emitted. Kept up to date by `steps`."""
         self.calls = 0
         """Calls of the user's function so far. Kept up to date by `steps`."""
+        self.keys = 0
+        """Keys in these calls, one after the other; 0 where each call has one. Kept up to date by `steps`."""
         self.call_rows_max = CALL_ROWS_FIRST
         """The most rows for one call. May change between two steps."""
         self._steps = steps(self)

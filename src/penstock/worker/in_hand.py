@@ -52,6 +52,8 @@ class InHand:
         settings = services.settings
         self._calls = SlicePolicy(settings.slice_us, settings.slice_rows_max, CALL_ROWS_FIRST)
         """For single calls of the user's function."""
+        self._keys = SlicePolicy(settings.slice_us, settings.slice_rows_max, CALL_ROWS_FIRST)
+        """The same for single keys, where a call has several: it may cost by call, or by key."""
 
     @property
     def is_empty(self) -> bool:
@@ -73,7 +75,7 @@ class InHand:
         hand, clock = self._hand, self._services.clock
         assert hand is not None
         steps = hand.steps
-        rows, calls, started_us = steps.rows_done, steps.calls, clock.own_us()
+        rows, calls, keys, started_us = steps.rows_done, steps.calls, steps.keys, clock.own_us()
         steps.call_rows_max = self._calls.rows_within(self._services.slice_budget.slice_us)
         self._event_time.reading(hand.channels[0].channel.id)
         has_more = self._chain.step(steps)
@@ -82,6 +84,8 @@ class InHand:
         made, done = steps.calls - calls, steps.rows_done - rows
         if made:
             self._calls.measured(done / made, took_us / made)
+        if seen := steps.keys - keys:
+            self._keys.measured(done / seen, took_us / seen)
         hand.took_us += took_us
         if has_more:
             for channel, cost in hand.paid_since():
@@ -102,9 +106,11 @@ class InHand:
 
     def _bytes_least(self, hand: Hand) -> int:
         """What a channel should have room for, however long it waits."""
-        cost = HandCost(len(hand.steps.order), hand.steps.calls, hand.size, hand.took_us)
         batch_us = 1000 * self._services.settings.batch_time_ms
-        wanted = bytes_wanted(cost, self._calls.call_us, self._calls.row_us, batch_us)
+        wanted = 0
+        for calls, policy in ((hand.steps.calls, self._calls), (hand.steps.keys, self._keys)):
+            cost = HandCost(len(hand.steps.order), calls, hand.size, hand.took_us)
+            wanted = max(wanted, bytes_wanted(cost, policy.call_us, policy.row_us, batch_us))
         # The next hand comes in while this one is worked off.
         return 2 * wanted // len(hand.channels)
 
