@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -235,6 +235,23 @@ class Echoes(KeyedFunction):
         return pa.record_batch(
             {"v": pa.array(due, pa.int64()), "k": pa.array([key[0]] * len(due)), "t": pa.array([at_ms] * len(due))}
         )
+
+
+class Unfolded:
+    """The function of flat_map: two numbers for each, and time passes in the middle of a generator."""
+
+    def __init__(self, world: World, us: int) -> None:
+        self.world = world
+        self.us = us
+
+    def row(self, row: dict[str, Any]) -> Iterator[dict[str, int]]:
+        for made in self.batch(pa.RecordBatch.from_pylist([row])):
+            yield from made.to_pylist()
+
+    def batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for number in (0, 1):
+            self.world.spend(self.us * batch.num_rows)
+            yield batch_of(2 * numbers_of(batch) + number)
 
 
 class Slowly:

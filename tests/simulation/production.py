@@ -25,6 +25,7 @@ from tests.simulation.functions import (
     InOrder,
     Slowly,
     Stamp,
+    Unfolded,
     WindowNumbers,
     as_of_numbers,
     echo_times,
@@ -265,6 +266,20 @@ def two_by_key(world: World, load: Load) -> Topology:
     return Topology(build.graph(), source.numbers(), True)
 
 
+def unfolded(world: World, load: Load) -> Topology:
+    """Generators in three places: behind a source, first behind an exchange, and in the middle of a chain."""
+    build = Build(world, load)
+    source = build.source()
+    made = Unfolded(world, load.slow_us)
+    first = build.read(source).flat_map(made.row, format="rows", schema="v bigint", name="behind the source")
+    second = first.rebalance().flat_map(made.row, format="rows", schema="v bigint", name="first")
+    checked = build.then(second.shuffle(), "checked", lambda: Check(world, load.slow_us // 4), load.parallelism + 1)
+    third = checked.flat_map(made.batch, name="in the middle", parallelism=load.parallelism + 1)
+    build.finish(third.rebalance())
+    numbers = 8 * source.numbers()
+    return Topology(build.graph(), np.concatenate([numbers + number for number in range(8)]))
+
+
 def _sides(splits: int, batch: pa.RecordBatch) -> Iterator[object]:
     is_right = numbers_of(batch) // splits % 2 == 1
     yield SideOutput("right", batch.filter(pa.array(is_right)))
@@ -456,6 +471,7 @@ SIMULATED: dict[str, Callable[[World, Load], Topology]] = TOPOLOGIES | {
         by_key,
         by_key_times,
         two_by_key,
+        unfolded,
         async_ordered,
         async_unordered,
         two_sinks,

@@ -59,6 +59,11 @@ class InHand:
     def is_empty(self) -> bool:
         return self._hand is None
 
+    @property
+    def is_mid_call(self) -> bool:
+        """Whether a part of the output of a call has left, and no checkpoint may be taken."""
+        return self._hand is not None and self._hand.steps.is_mid_call
+
     def take(self, taken: list[tuple[InputChannel, BatchItem]]) -> None:
         """Begin to work off these batches."""
         started_us = self._services.clock.own_us()
@@ -81,12 +86,14 @@ class InHand:
         has_more = self._chain.step(steps)
         self._event_time.reading(None)
         took_us = clock.own_us() - started_us
-        made, done = steps.calls - calls, steps.rows_done - rows
+        made, hand.took_us = steps.calls - calls, hand.took_us + took_us
+        # Calls that are not over count with those that end them.
+        hand.rows_open, hand.open_us = hand.rows_open + steps.rows_done - rows, hand.open_us + took_us
         if made:
-            self._calls.measured(done / made, took_us / made)
-        if seen := steps.keys - keys:
-            self._keys.measured(done / seen, took_us / seen)
-        hand.took_us += took_us
+            self._calls.measured(hand.rows_open / made, hand.open_us / made)
+            if seen := steps.keys - keys:
+                self._keys.measured(hand.rows_open / seen, hand.open_us / seen)
+            hand.rows_open = hand.open_us = 0
         if has_more:
             for channel, cost in hand.paid_since():
                 self._grant(channel, channel.credit.consumed(cost, queue_is_empty=False))
