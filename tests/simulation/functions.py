@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.operators.contract import Emit, Operator
-from penstock.operators.keyed.functions import KeyedContext, KeyedFunction
+from penstock.operators.keyed.functions import KeyedContext, KeyedFunction, TwoInputContext, TwoInputFunction
 from tests.simulation.records import Numbers, batch_of, numbers_of
 from tests.simulation.world import World
 
@@ -168,6 +168,37 @@ class InOrder(KeyedFunction):
         return rows
 
 
+class BothInOrder(TwoInputFunction):
+    """The same for two inputs: costs by the key, and the records of one key, split and side come in rising order."""
+
+    def __init__(self, world: World, splits: int, us: int) -> None:
+        self.world = world
+        self.splits = splits
+        self.us = us
+
+    def open(self, context: TwoInputContext) -> None:
+        self.newest = context.map("newest", "split bigint, is_right boolean", "v bigint")
+
+    def process_left(self, batch: pa.RecordBatch, context: TwoInputContext) -> Iterable[pa.RecordBatch]:
+        return self._checked(batch, False, context)
+
+    def process_right(self, batch: pa.RecordBatch, context: TwoInputContext) -> Iterable[pa.RecordBatch]:
+        return self._checked(batch, True, context)
+
+    def _checked(self, batch: pa.RecordBatch, is_right: bool, context: TwoInputContext) -> Iterable[pa.RecordBatch]:
+        for key, rows in context.each_key(batch):
+            self.world.spend(self.us)
+            if (rows["k"].to_numpy() != key[0]).any():
+                self.world.violation(f"key {key} got records of other keys")
+            for number in numbers_of(rows).tolist():
+                at = number % self.splits, is_right
+                (before,) = self.newest.get_value(at) or (-1,)
+                if number <= before or number // self.splits % 2 != is_right:
+                    self.world.violation(f"key {key}, right {is_right}: {number} after {before}: out of order")
+                self.newest.update_value(at, (number,))
+            yield rows
+
+
 ECHO_MS_MAX = 13
 
 
@@ -204,6 +235,23 @@ class Echoes(KeyedFunction):
         return pa.record_batch(
             {"v": pa.array(due, pa.int64()), "k": pa.array([key[0]] * len(due)), "t": pa.array([at_ms] * len(due))}
         )
+
+
+class Unfolded:
+    """The function of flat_map: two numbers for each, and time passes in the middle of a generator."""
+
+    def __init__(self, world: World, us: int) -> None:
+        self.world = world
+        self.us = us
+
+    def row(self, row: dict[str, Any]) -> Iterator[dict[str, int]]:
+        for made in self.batch(pa.RecordBatch.from_pylist([row])):
+            yield from made.to_pylist()
+
+    def batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for number in (0, 1):
+            self.world.spend(self.us * batch.num_rows)
+            yield batch_of(2 * numbers_of(batch) + number)
 
 
 class Slowly:

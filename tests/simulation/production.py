@@ -20,10 +20,12 @@ from tests.simulation.async_calls import simulated
 from tests.simulation.functions import (
     Alarms,
     AsOfNumbers,
+    BothInOrder,
     Echoes,
     InOrder,
     Slowly,
     Stamp,
+    Unfolded,
     WindowNumbers,
     as_of_numbers,
     echo_times,
@@ -247,6 +249,43 @@ def by_key_times(world: World, load: Load) -> Topology:
     return topology
 
 
+def two_by_key(world: World, load: Load) -> Topology:
+    """A function of two inputs that costs by the key: records of both sides are sorted, and it is interrupted."""
+    build = Build(world, load)
+    source = build.source()
+    splits = source.split_count
+    keyed = build.then(build.read(source), "key", lambda: KeyBy(modulo(12)))
+    left = keyed.flat_map(functools.partial(_sides, splits), side_outputs={"right": "v bigint, k bigint"}, name="sides")
+    right = left.side_output("right").key_by("k")
+    both = (
+        left.key_by("k")
+        .connect(right)
+        .process(BothInOrder(world, splits, 2 * load.slow_us), name="in order", parallelism=load.parallelism + 1)
+    )
+    build.finish(build.then(both.rebalance(), "slow", lambda: Check(world, load.slow_us // 4)))
+    return Topology(build.graph(), source.numbers(), True)
+
+
+def unfolded(world: World, load: Load) -> Topology:
+    """Generators in three places: behind a source, first behind an exchange, and in the middle of a chain."""
+    build = Build(world, load)
+    source = build.source()
+    made = Unfolded(world, load.slow_us)
+    first = build.read(source).flat_map(made.row, format="rows", schema="v bigint", name="behind the source")
+    second = first.rebalance().flat_map(made.row, format="rows", schema="v bigint", name="first")
+    checked = build.then(second.shuffle(), "checked", lambda: Check(world, load.slow_us // 4), load.parallelism + 1)
+    third = checked.flat_map(made.batch, name="in the middle", parallelism=load.parallelism + 1)
+    build.finish(third.rebalance())
+    numbers = 8 * source.numbers()
+    return Topology(build.graph(), np.concatenate([numbers + number for number in range(8)]))
+
+
+def _sides(splits: int, batch: pa.RecordBatch) -> Iterator[object]:
+    is_right = numbers_of(batch) // splits % 2 == 1
+    yield SideOutput("right", batch.filter(pa.array(is_right)))
+    yield batch.filter(pa.array(~is_right))
+
+
 class EchoStamp(Stamp):
     """The times at which records come out of the timers."""
 
@@ -431,6 +470,8 @@ SIMULATED: dict[str, Callable[[World, Load], Topology]] = TOPOLOGIES | {
         event_timers,
         by_key,
         by_key_times,
+        two_by_key,
+        unfolded,
         async_ordered,
         async_unordered,
         two_sinks,

@@ -229,6 +229,8 @@ _HEAVY = {
     "event_timers": 1.5,
     "by_key": 1.5,
     "by_key_times": 1.5,
+    "two_by_key": 1.5,
+    "unfolded": 4.0,
     "keyed": 1.3,
 }
 """Topologies that do more with each number get fewer."""

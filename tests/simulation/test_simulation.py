@@ -40,6 +40,8 @@ def test_no_seed_violates_anything(first: int) -> None:
         "tumbling_2_3",
         "sliding_3_1",
         "timers_3_2",
+        "two_by_key_2_3",
+        "unfolded_2_3",
         "event_timers_3_2",
         "async_ordered_2_3",
         "async_unordered_3_1",

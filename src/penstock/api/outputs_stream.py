@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from penstock.api.arguments import require_columns
-from penstock.api.column_stream import ColumnStream
+from penstock.api.function_stream import FunctionStream
 from penstock.errors import PipelineError
 from penstock.graph.edges import side_ports
 from penstock.ids import DEAD_LETTERS, LATE
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.api.stream import Stream
 
 
-class OutputsStream(ColumnStream):
+class OutputsStream(FunctionStream):
     """Side outputs and changelogs."""
 
     def dead_letters(self) -> Stream:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,24 @@ class Groups:
     ends: list[int]
     order: npt.NDArray[np.int64]
     """The number that each row had before the batch was sorted."""
+
+    def parts(self, rows_max: Callable[[], int]) -> Iterator[Groups]:
+        """The same in parts of whole keys with at most `rows_max()` rows; a key with more rows is in several parts."""
+        row = key = 0
+        while row < self.batch.num_rows:
+            most = row + max(1, rows_max())
+            after = bisect.bisect_right(self.ends, most, key)
+            last = max(after, key + 1)
+            stop = min(self.ends[last - 1], most)
+            starts, ends = [row, *self.starts[key + 1 : last]], [*self.ends[key : last - 1], stop]
+            yield Groups(
+                self.batch.slice(row, stop - row),
+                self.keys.slice(key, last - key),
+                [start - row for start in starts],
+                [end - row for end in ends],
+                self.order[row:stop],
+            )
+            row, key = stop, after
 
 
 def key_tuples(keys: pa.RecordBatch) -> list[tuple[Any, ...]]:

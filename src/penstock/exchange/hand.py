@@ -31,6 +31,8 @@ class Hand:
         "_rows",
         "_seen",
         "channels",
+        "open_us",
+        "rows_open",
         "steps",
         "taken",
         "took_us",
@@ -41,6 +43,8 @@ class Hand:
         self.steps = steps
         self.took_us = 0
         """For how long it has been worked on."""
+        self.rows_open = self.open_us = 0
+        """Rows and time of calls that are not measured yet."""
         self.channels = list(dict.fromkeys(channel for channel, _ in taken))
         for channel, _ in taken:
             channel.in_hand += 1

@@ -1,14 +1,13 @@
-"""The stateless operators behind `map`, `filter`, `flat_map`, `select`, `with_column` and `key_by`.
+"""The stateless operators behind `map`, `filter` and `key_by`, and what they have in common with `flat_map`.
 
 An operator is made once for every subtask, from a factory that travels to the workers in Spark's closure.
 """
 
 from __future__ import annotations
 
-import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +19,10 @@ from penstock.columnar.grouping import key_columns
 from penstock.errors import DataError
 from penstock.operators.contract import Emit, Row, UserFunction
 from penstock.operators.failures import Failures, OnError, each_called, failures_of, narrowed
-from penstock.operators.formats import As, Format, concatenated, format_of
+from penstock.operators.formats import As, Format, format_of
 from penstock.operators.named import NamedOperator
-from penstock.operators.side_outputs import NO_SIDE_OUTPUTS, Schemas, SideOutput, SideOutputs
+from penstock.operators.side_outputs import SideOutput
+from penstock.operators.steps import Steps
 from penstock.user_code import called_with
 
 Made: TypeAlias = pa.RecordBatch | SideOutput
@@ -51,7 +51,12 @@ class FunctionOperator(NamedOperator):
         self._failures = failures_of(self.context, self.on_error)
         self._by_row = None if isinstance(self.function, pc.Expression) or self.as_ != "rows" else self.row_function()
 
-    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> Steps | None:
+        self.call(batch, emit)
+        return None
+
+    def call(self, batch: pa.RecordBatch, emit: Emit) -> None:
+        """Call the function with these records, and emit its output."""
         if self._failures is not None:
             self._work_around(batch, emit)
             return
@@ -120,57 +125,6 @@ class MapOperator(FunctionOperator):
 
     def made_of(self, batch: pa.RecordBatch, results: list[object]) -> list[Made]:
         return self._batch(results)
-
-
-class FlatMapOperator(FunctionOperator):
-    """No, one or several outputs for each batch or row."""
-
-    def __init__(
-        self,
-        function: UserFunction,
-        as_: As,
-        schema: pa.Schema | None = None,
-        on_error: OnError = "raise",
-        *,
-        side_schemas: Schemas = NO_SIDE_OUTPUTS,
-    ) -> None:
-        super().__init__(function, as_, schema, on_error)
-        self.side_schemas = side_schemas
-
-    def setup(self) -> None:
-        super().setup()
-        self._side_outputs = SideOutputs(self.context, self.side_schemas, self.as_)
-
-    def row_function(self) -> Callable[[Row], object]:
-        function, outputs = self.function, self._outputs
-        return lambda row: outputs(function(row))
-
-    def _outputs(self, returned: object) -> list[object]:
-        return [returned] if isinstance(returned, SideOutput) else self.format.outputs(returned)
-
-    def made(self, batch: pa.RecordBatch) -> list[Made]:
-        outputs = self._outputs(self.function(self.format.of(batch)))
-        return [result for output in outputs for result in self._made_of([output])]
-
-    def made_of(self, batch: pa.RecordBatch, results: list[object]) -> list[Made]:
-        return self._made_of(list(itertools.chain.from_iterable(cast(list[list[object]], results))))
-
-    def _made_of(self, outputs: list[object]) -> list[Made]:
-        if SideOutput not in set(map(type, outputs)):
-            return self._batch(outputs)
-        by_side: dict[str, list[pa.RecordBatch]] = {}
-        for output in outputs:
-            if isinstance(output, SideOutput):
-                batch = self._side_outputs.batch_of(output.name, output.records)
-                by_side.setdefault(output.name, []).extend([] if batch is None else [batch])
-        made: list[Made] = [SideOutput(name, concatenated(batches)) for name, batches in by_side.items()]
-        return made + self._batch([output for output in outputs if not isinstance(output, SideOutput)])
-
-    def send(self, result: Made, emit: Emit) -> None:
-        if isinstance(result, SideOutput):
-            self._side_outputs.emit(result)
-        else:
-            emit(result)
 
 
 class FilterOperator(FunctionOperator):

@@ -4,6 +4,9 @@ A keyed function costs by key and call, not by row: so it gets many records at o
 control between two calls. After each step, the first `rows_done` records in the order of the operator are in its state
 and their output was emitted; the others have left no trace. So the others can go back to the channels that they came
 from whenever a checkpoint looks at the state (I1).
+
+A call whose output comes from a generator may be interrupted in the middle. Nobody can save a generator, and a part of
+its output has left: so a checkpoint waits until the call is over, while the mailbox has its turns (`is_mid_call`).
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ class Steps:
     together (I1).
     """
 
-    __slots__ = ("_steps", "call_rows_max", "calls", "order", "rows_done")
+    __slots__ = ("_steps", "call_rows_max", "calls", "is_mid_call", "keys", "order", "rows_done")
 
     def __init__(self, order: RowNumbers, steps: Callable[[Steps], Iterator[None]]) -> None:
         self.order = order
@@ -36,6 +39,10 @@ class Steps:
         """Number of them that are in the state, with their output emitted. Kept up to date by `steps`."""
         self.calls = 0
         """Calls of the user's function so far. Kept up to date by `steps`."""
+        self.keys = 0
+        """Keys in these calls, one after the other; 0 where each call has one. Kept up to date by `steps`."""
+        self.is_mid_call = False
+        """Whether a part of the output of a call has left: no checkpoint may be taken. Kept up to date by `steps`."""
         self.call_rows_max = CALL_ROWS_FIRST
         """The most rows for one call. May change between two steps."""
         self._steps = steps(self)
@@ -45,6 +52,7 @@ class Steps:
         for _ in self._steps:
             return True
         self.rows_done = len(self.order)
+        self.is_mid_call = False
         return False
 
     def finish(self) -> None:

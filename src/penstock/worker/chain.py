@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -24,6 +25,8 @@ from penstock.worker.sink_stage import SinkStage, no_committables
 from penstock.worker.source_stage import SourceStage
 
 T = TypeVar("T")
+Waiting: TypeAlias = Steps | pa.RecordBatch | int
+"""What may wait in front of an operator of a chain: work, records, a watermark."""
 _DONE = object()
 
 
@@ -59,6 +62,10 @@ class OperatorChain:
         self.sink: SinkStage | None = None
         self.contexts: list[Context] = []
         self._operators: list[Operator] = []
+        self._waiting: list[deque[Waiting]] = []
+        """By operator, work that was interrupted and whatever has come to it since, in order."""
+        self.suspended = 0
+        """Number of items that wait there. No checkpoint may be taken before all are done: they are in no channel."""
         self._pass_on_watermark = release_watermark
         self._activity = services.activity
         for node in self.chain.nodes:
@@ -83,6 +90,7 @@ class OperatorChain:
             self.contexts.append(context)
         try:
             self._make_operators(services)
+            self._waiting = [deque() for _ in self._operators]
             self._emits = self._link(output)
             for operator, context in zip(self._operators, self.contexts, strict=True):
                 self._guarded(context, "open", operator.open, context)
@@ -106,13 +114,13 @@ class OperatorChain:
     def _link(self, output: Emit) -> list[Emit]:
         """For each operator, what takes its output: the next operator, or the output channels."""
         emits: list[Emit] = [output if not self.contexts else _counted(self.contexts[-1].records_out, output)]
-        senders = reversed(self.contexts[:-1])
-        for operator, context in zip(reversed(self._operators[1:]), reversed(self.contexts[1:]), strict=True):
-            emits.append(self._into(operator, context, next(senders).records_out, emits[-1]))
+        for position in range(len(self._operators) - 1, 0, -1):
+            emits.append(self._into(position, self.contexts[position - 1].records_out, emits[-1]))
         emits.reverse()
         return emits
 
-    def _into(self, operator: Operator, context: Context, sent: Counter, emit: Emit) -> Emit:
+    def _into(self, position: int, sent: Counter, emit: Emit) -> Emit:
+        operator, context, waiting = self._operators[position], self.contexts[position], self._waiting[position]
         activity, working = self._activity, (context.operator, context.subtask)
         came = context.records_in
 
@@ -121,12 +129,14 @@ class OperatorChain:
             if rows:
                 sent.value += rows
                 came.value += rows
+                if waiting:
+                    self._wait(position, batch)
+                    return
                 before, activity.working = activity.working, working
                 try:
                     steps = operator.process(batch, 0, emit)
                     if steps is not None:
-                        # Only records of a channel can go back to where they came from.
-                        steps.finish()
+                        self._begin(position, steps)
                 except PenstockError:
                     raise
                 except Exception as error:
@@ -134,6 +144,56 @@ class OperatorChain:
                 activity.working = before
 
         return call
+
+    # --- work that was interrupted ---
+
+    def _wait(self, position: int, item: Waiting) -> None:
+        self._waiting[position].append(item)
+        self.suspended += 1
+
+    def _begin(self, position: int, steps: Steps) -> None:
+        """Take the first step. Records have no channel to go back to here: the rest waits in the chain."""
+        # The batch has the size of a slice already.
+        steps.call_rows_max = max(1, len(steps.order))
+        if steps.step():
+            self._waiting[position].appendleft(steps)
+            self.suspended += 1
+
+    def suspend(self, steps: Steps) -> None:
+        """Begin with records of a source, or others that cannot go back to a channel. See `go_on`."""
+        before = steps.rows_done
+        self._guarded(self.contexts[0], "process", self._begin, 0, steps)
+        self.contexts[0].records_in.value += steps.rows_done - before
+
+    @property
+    def is_mid_call(self) -> bool:
+        """Whether the next step goes on with a generator."""
+        nearest = next((waiting[0] for waiting in reversed(self._waiting) if waiting), None)
+        return isinstance(nearest, Steps) and nearest.is_mid_call
+
+    def go_on(self) -> None:
+        """Take one step of the work that was interrupted: nearest to the end of the chain first, so that no more than
+        the output of one step waits anywhere."""
+        position = max(number for number, waiting in enumerate(self._waiting) if waiting)
+        waiting = self._waiting[position]
+        item = waiting[0]
+        if isinstance(item, Steps):
+            has_more = (
+                self.step(item) if position == 0 else self._guarded(self.contexts[position], "process", item.step)
+            )
+            if has_more:
+                return
+        waiting.popleft()
+        self.suspended -= 1
+        if isinstance(item, pa.RecordBatch):
+            self._guarded(self.contexts[position], "process", self._process_waiting, position, item)
+        elif isinstance(item, int):
+            self._release(position - 1, item)
+
+    def _process_waiting(self, position: int, batch: pa.RecordBatch) -> None:
+        steps = self._operators[position].process(batch, 0, self._emits[position])
+        if steps is not None:
+            self._begin(position, steps)
 
     def _failed(self, context: Context, what: str, error: Exception) -> UserCodeError:
         where = f"operator '{context.operator}', subtask {context.subtask} of {context.parallelism}"
@@ -186,12 +246,17 @@ class OperatorChain:
 
     @property
     def is_idle(self) -> bool:
-        return all(operator.is_idle for operator in self._operators)
+        return not self.suspended and all(operator.is_idle for operator in self._operators)
 
     def on_restored(self) -> Iterator[None]:
         """Tell the operators that their state is back, in steps."""
         for operator, context, emit in zip(self._operators, self.contexts, self._emits, strict=False):
             yield from self._stepwise(context, "on_restored", operator.on_restored, emit)
+            yield from self._until_whole()
+
+    def _until_whole(self) -> Iterator[None]:
+        while self.suspended:
+            yield
 
     def _stepwise(
         self, context: Context, what: str, call: Callable[[Emit], Iterator[None] | None], emit: Emit
@@ -214,7 +279,11 @@ class OperatorChain:
     def _tell(self, first: int, watermark: int) -> bool:
         """Tell the operators from number `first` on, until one of them holds the watermark back."""
         told = zip(self._operators[first:], self.contexts[first:], self._emits[first:], strict=False)
-        for operator, context, emit in told:
+        for position, (operator, context, emit) in enumerate(told, first):
+            if self._waiting[position]:
+                # Behind the records that came before it.
+                self._wait(position, watermark)
+                return True
             if watermark < MAX_WATERMARK:
                 context.watermark = watermark
             if self._guarded(context, "on_watermark", operator.on_watermark, watermark, emit):
@@ -241,8 +310,10 @@ class OperatorChain:
 
     def on_end(self) -> Iterator[None]:
         """Let the operators emit what remains, in steps: each one only when those in front of it are done."""
+        yield from self._until_whole()
         for operator, context, emit in zip(self._operators, self.contexts, self._emits, strict=False):
             yield from self._stepwise(context, "on_end", operator.on_end, emit)
+            yield from self._until_whole()
 
     @property
     def has_state(self) -> bool:

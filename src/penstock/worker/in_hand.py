@@ -52,10 +52,17 @@ class InHand:
         settings = services.settings
         self._calls = SlicePolicy(settings.slice_us, settings.slice_rows_max, CALL_ROWS_FIRST)
         """For single calls of the user's function."""
+        self._keys = SlicePolicy(settings.slice_us, settings.slice_rows_max, CALL_ROWS_FIRST)
+        """The same for single keys, where a call has several: it may cost by call, or by key."""
 
     @property
     def is_empty(self) -> bool:
         return self._hand is None
+
+    @property
+    def is_mid_call(self) -> bool:
+        """Whether a part of the output of a call has left, and no checkpoint may be taken."""
+        return self._hand is not None and self._hand.steps.is_mid_call
 
     def take(self, taken: list[tuple[InputChannel, BatchItem]]) -> None:
         """Begin to work off these batches."""
@@ -73,16 +80,20 @@ class InHand:
         hand, clock = self._hand, self._services.clock
         assert hand is not None
         steps = hand.steps
-        rows, calls, started_us = steps.rows_done, steps.calls, clock.own_us()
+        rows, calls, keys, started_us = steps.rows_done, steps.calls, steps.keys, clock.own_us()
         steps.call_rows_max = self._calls.rows_within(self._services.slice_budget.slice_us)
         self._event_time.reading(hand.channels[0].channel.id)
         has_more = self._chain.step(steps)
         self._event_time.reading(None)
         took_us = clock.own_us() - started_us
-        made, done = steps.calls - calls, steps.rows_done - rows
+        made, hand.took_us = steps.calls - calls, hand.took_us + took_us
+        # Calls that are not over count with those that end them.
+        hand.rows_open, hand.open_us = hand.rows_open + steps.rows_done - rows, hand.open_us + took_us
         if made:
-            self._calls.measured(done / made, took_us / made)
-        hand.took_us += took_us
+            self._calls.measured(hand.rows_open / made, hand.open_us / made)
+            if seen := steps.keys - keys:
+                self._keys.measured(hand.rows_open / seen, hand.open_us / seen)
+            hand.rows_open = hand.open_us = 0
         if has_more:
             for channel, cost in hand.paid_since():
                 self._grant(channel, channel.credit.consumed(cost, queue_is_empty=False))
@@ -102,9 +113,11 @@ class InHand:
 
     def _bytes_least(self, hand: Hand) -> int:
         """What a channel should have room for, however long it waits."""
-        cost = HandCost(len(hand.steps.order), hand.steps.calls, hand.size, hand.took_us)
         batch_us = 1000 * self._services.settings.batch_time_ms
-        wanted = bytes_wanted(cost, self._calls.call_us, self._calls.row_us, batch_us)
+        wanted = 0
+        for calls, policy in ((hand.steps.calls, self._calls), (hand.steps.keys, self._keys)):
+            cost = HandCost(len(hand.steps.order), calls, hand.size, hand.took_us)
+            wanted = max(wanted, bytes_wanted(cost, policy.call_us, policy.row_us, batch_us))
         # The next hand comes in while this one is worked off.
         return 2 * wanted // len(hand.channels)
 

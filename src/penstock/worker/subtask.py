@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from penstock.errors import PenstockError
 from penstock.exchange.coalescing import Joining, joined
 from penstock.exchange.input_channel import InputChannel
 from penstock.exchange.items import BarrierItem, BatchItem, EndItem, MarkerItem, WatermarkItem
@@ -29,23 +28,22 @@ from penstock.mailbox.frames import CreditFrame, EndedFrame
 from penstock.mailbox.recovery_stats import RecoveryStats
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.protocol.barrier import Barrier
-from penstock.user_code import user_code_error
 from penstock.worker.chain import OperatorChain
 from penstock.worker.checkpointing.subtask_checkpointer import SubtaskCheckpointer
 from penstock.worker.in_hand import HAND_BYTES_MAX, InHand
 from penstock.worker.latency import LatencyMarkers
 from penstock.worker.recovery.channel_reader import RecoveredChannelReader
+from penstock.worker.recovery.progress import RecoveryProgress
 from penstock.worker.recovery.restore import Reading, Restored
 from penstock.worker.scheduling.slices import SlicePolicy
 from penstock.worker.services import Services
-from penstock.worker.source_stage import SourceStage
+from penstock.worker.source_reading import SourceReading
 from penstock.worker.subtask_clock import SubtaskClock
 from penstock.worker.subtask_metrics import BYTES_IN, BYTES_OUT, OUTPUT_WATERMARK, SubtaskTimes, observe_queues, reached
 
+_DONE = object()
 _ROW_BYTES = 64.0
 """What a record is taken to be as long as none has been seen."""
-_REST_BYTES = 65_536
-"""A source that has as much as this goes on reading, even if it was asked for more."""
 
 
 class Subtask:
@@ -118,22 +116,34 @@ class Subtask:
             watermarks=functools.partial(self._clock.in_checkpoint, subtask.chain),
             unblocked=self._unblocked,
             put_back=self._in_hand.put_back,
+            when_whole=self._when_whole,
         )
         self._readable: deque[InputChannel] = deque()
         self._joining = Joining(*HAND_BYTES_MAX) if self.chain.works_in_steps else Joining()
         self.recovered_channels = RecoveredChannelReader(subtask, plan.max_parallelism, services)
         self._open_channels = len(self.inputs)
-        self._source_rests = False
-        self._rest_ms = 1
+        self._source = SourceReading(
+            self.chain,
+            self._clock,
+            services,
+            markers=self._markers,
+            rows_max=self._source_rows_max,
+            came=self._source_came,
+            ended=lambda: self._go_through(self._ending()),
+        )
         self._row_bytes = _ROW_BYTES
         """Of the last batch that was read."""
         self.is_restored = False
         self.has_ended = False
-        self.reading = Reading()
-        self._began_ms = services.clock.now_ms()
-        self._read_ms: int | None = None
-        self._first_record_ms: int | None = None
-        self._drained_ms: int | None = None
+        self._progress = RecoveryProgress(services.clock, self.recovered_channels)
+        self._barriers_wait = False
+        """Whether a barrier at the front of a channel may wait for the end of a record."""
+        self._mail: deque[Callable[[], None]] = deque()
+        """What has come while a record was in the middle of being processed, in order."""
+        self._unmeasured: tuple[int, int] | None = None
+        """The rows of a slice that was interrupted, and how long they have taken so far."""
+        self._interrupted: ChannelId | None = None
+        """The channel whose records were processed last."""
 
     # --- restoring ---
 
@@ -148,14 +158,14 @@ class Subtask:
         if self.chain.source is not None:
             self.chain.source.restore(restored.splits)
             self.chain.source.discover(restored.split_names, self._services.clock.now_ms())
-            self._discover_later()
+            self._source.discover_later()
         self.recovered_channels.begin(self.inputs.values(), restored.channels, self._released)
         if restored.watermark is not None:
             self._clock.tell_restored(restored.watermark)
         if (follower := self._clock.follower) in restored.clocks:
             self._clock.restore_held(restored.clocks[follower])
         self.is_restored = True
-        self._read_ms = self._elapsed_ms()
+        self._progress.note_read()
         self._note_if_drained()
         self.checkpointer.on_restored()
         begun()
@@ -164,44 +174,39 @@ class Subtask:
             yield from self._ending()
 
     def recovery(self) -> RecoveryStats:
-        filter_ms, left = self.recovered_channels.filter_us // 1000, self.recovered_channels.bytes_left
-        return RecoveryStats(
-            self._read_ms,
-            filter_ms,
-            self._first_record_ms,
-            self._drained_ms,
-            left,
-            self.reading.bytes_total,
-            self.reading.bytes_read,
-        )
+        return self._progress.stats()
 
-    def _elapsed_ms(self) -> int:
-        return self._services.clock.now_ms() - self._began_ms
+    @property
+    def reading(self) -> Reading:
+        """How much of the state has been read."""
+        return self._progress.reading
 
     def _note_if_drained(self) -> None:
-        if self._drained_ms is None and self.recovered_channels.is_done:
-            self._drained_ms = self._elapsed_ms()
+        if self._progress.note_if_drained():
             self._clock.on_recovered()
-
-    def _discover_later(self) -> None:
-        """Ask the source again and again for splits that have appeared, if it says that some may."""
-        source = self.chain.source
-        assert source is not None
-        if not source.source.splits_may_appear:
-            return
-        services = self._services
-
-        def done(names: Sequence[str] | Exception) -> None:
-            source.on_listed(names, services.clock.now_ms())
-            self._discover_later()
-
-        services.timers.after(
-            services.settings.source_discovery_ms, lambda: services.background.submit(source.source.splits, done)
-        )
 
     # --- what arrives ---
 
+    @property
+    def is_mid_record(self) -> bool:
+        """Whether a part of the output of a record has left, and the rest of it is in no channel and no state."""
+        return self.chain.suspended > 0 or self._in_hand.is_mid_call
+
+    def _when_whole(self, call: Callable[[], None]) -> None:
+        """Call it as soon as no record is in the middle of being processed: until then no checkpoint is taken (I1).
+
+        All that arrives waits, or what is behind a barrier would be taken for what is in front of it. Credit does not:
+        without it the output of the record might never leave.
+        """
+        if self.is_mid_record or self._mail:
+            self._mail.append(call)
+        else:
+            call()
+
     def on_batch(self, channel: ChannelId, batch: pa.RecordBatch, cost: int) -> None:
+        if self.is_mid_record:
+            self._mail.append(functools.partial(self.on_batch, channel, batch, cost))
+            return
         item = BatchItem(batch, cost, int(batch.nbytes), self._services.clock.now_us())
         arriving = self.inputs[channel]
         arriving.receive(item)
@@ -210,6 +215,9 @@ class Subtask:
         self._list(arriving)
 
     def on_watermark(self, channel: ChannelId, watermark: int) -> None:
+        self._when_whole(lambda: self._on_watermark(channel, watermark))
+
+    def _on_watermark(self, channel: ChannelId, watermark: int) -> None:
         self.inputs[channel].receive(WatermarkItem(watermark))
         self._list(self.inputs[channel])
 
@@ -218,11 +226,20 @@ class Subtask:
         self._list(self.inputs[channel])
 
     def on_end(self, channel: ChannelId) -> None:
+        self._when_whole(lambda: self._on_end(channel))
+
+    def _on_end(self, channel: ChannelId) -> None:
         self.inputs[channel].receive(EndItem())
         self._list(self.inputs[channel])
         self.checkpointer.on_end_arrived(channel)
 
+    def on_trigger(self, barrier: Barrier) -> None:
+        self._when_whole(lambda: self.checkpointer.on_trigger(barrier))
+
     def on_barrier(self, channel: ChannelId, barrier: Barrier) -> None:
+        self._when_whole(lambda: self._on_barrier(channel, barrier))
+
+    def _on_barrier(self, channel: ChannelId, barrier: Barrier) -> None:
         arriving = self.inputs[channel]
         overtakes = barrier.is_unaligned and not self._aligned_only
         if overtakes or barrier.is_cancel or (arriving.is_at_front and not arriving.has_items):
@@ -245,14 +262,18 @@ class Subtask:
 
     @property
     def can_work(self) -> bool:
-        if self.has_ended or self._full:
+        if self.has_ended:
             return False
-        if self._owed:
+        if self._full:
+            # The rest of a batch that has been read does not wait for room, so that no barrier waits for it; the output
+            # of a generator does, because nobody knows how much it is.
+            return self.chain.suspended > 0 and not self.chain.is_mid_call
+        if self._owed or self.chain.suspended:
             return True
         if not self.is_restored:
             return False
         if self.chain.source is not None:
-            return not self._source_rests and self.checkpointer.draining is None and self.chain.wants_input
+            return not self._source.rests and self.checkpointer.draining is None and self.chain.wants_input
         return (bool(self._readable) or not self._in_hand.is_empty) and self.chain.wants_input
 
     def work(self) -> bool:
@@ -265,14 +286,15 @@ class Subtask:
         return is_done
 
     def _work(self) -> bool:
-        if self._owed:
+        if self._owed or self.chain.suspended:
             self._take_steps()
             return True
         if not self._in_hand.is_empty:
             self._in_hand.go_on()
+            self._deliver_mail()
             return True
         if self.chain.source is not None:
-            return self._read_source()
+            return self._source.read()
         return self._read_channel()
 
     def _go_through(self, steps: Iterator[None]) -> None:
@@ -282,62 +304,56 @@ class Subtask:
 
     def _take_steps(self) -> None:
         is_over = self._services.slice_budget.begin_slice()
-        while self._owed:
-            for _ in self._owed[0]:
-                if is_over() or self._full:
-                    return
-            self._owed.popleft()
+        while self._owed or self.chain.suspended:
+            if self.chain.suspended:
+                self._go_on()
+            elif next(self._owed[0], _DONE) is _DONE:
+                self._owed.popleft()
+                continue
+            if is_over() or self._full:
+                return
 
-    def _read_source(self) -> bool:
-        source, settings = self.chain.source, self._services.settings
-        assert source is not None
+    def _go_on(self) -> None:
+        """Take one step of work in the chain that was interrupted."""
         started_us = self._services.clock.own_us()
-        # At the end of a pipeline nobody holds a source up; but no batch should be endlessly large.
-        rows_max = min(self._rows_max(), settings.source_rows_max, int(settings.output_bytes_max / self._row_bytes))
-        self._markers.begin()
-        batch = self._read_splits(source, max(1, rows_max))
-        if batch is None:
-            self._clock.after_source()
-            if source.has_ended and self.chain.is_idle:
-                self._go_through(self._ending())
+        self._clock.reading(self._interrupted)
+        self.chain.go_on()
+        self._clock.reading(None)
+        if self._unmeasured is not None:
+            rows, took_us = self._unmeasured
+            self._unmeasured = rows, took_us + self._services.clock.own_us() - started_us
+        if not self.chain.suspended:
+            self._measure()
+            if self.chain.source is None:
+                self._clock.after_channel()
             else:
-                self._markers.emit(source.operator)
-                self._rest(self._rest_ms)
-                self._rest_ms = min(2 * self._rest_ms, settings.source_retry_ms)
-            return False
-        if batch.num_rows:
-            self._process(batch, 0, started_us)
-        self._clock.after_source()
-        self._markers.emit(source.operator)
-        self._rest_ms = 1
-        if 0 < batch.num_rows < rows_max and batch.nbytes < _REST_BYTES and settings.source_rest_ms:
-            # It has kept up with whatever it reads from. Asked at once again it would have a record or two, and a
-            # batch costs the same with two records as with a hundred.
-            self._rest(settings.source_rest_ms)
-        return True
+                self._clock.after_source()
+        self._deliver_mail()
 
-    def _read_splits(self, source: SourceStage, rows_max: int) -> pa.RecordBatch | None:
-        self._services.activity.working = source.operator, source.index
-        try:
-            batch = source.read(rows_max, self._services.clock.now_ms())
-            if batch is not None and batch.num_rows:
-                size = int(batch.nbytes)
-                self._bytes_in.value += size
-                self._row_bytes = max(1.0, size / batch.num_rows)
-            return batch
-        except PenstockError:
-            raise
-        except Exception as error:
-            where = f"source '{source.operator}', subtask {source.index} of {source.parallelism}"
-            raise user_code_error(f"{where}: read", error) from error
+    def _measure(self) -> None:
+        if self._unmeasured is not None:
+            self._slices.measured(*self._unmeasured)
+            self._unmeasured = None
 
-    def _rest(self, rest_ms: int) -> None:
-        self._source_rests = True
+    def _deliver_mail(self) -> None:
+        """The record is whole: look at what has come meanwhile, and at barriers that have come to the front."""
+        if self.is_mid_record or not (self._mail or self._barriers_wait):
+            return
+        self._barriers_wait = False
+        for channel in self.inputs.values():
+            self._unblocked(channel)
+        while self._mail:
+            self._mail.popleft()()
 
-        def wake() -> None:
-            self._source_rests = False
+    def _source_rows_max(self) -> int:
+        # At the end of a pipeline nobody holds a source up; but no batch should be endlessly large.
+        return min(self._rows_max(), int(self._services.settings.output_bytes_max / self._row_bytes))
 
-        self._services.timers.after(rest_ms, wake)
+    def _source_came(self, batch: pa.RecordBatch, started_us: int) -> None:
+        size = int(batch.nbytes)
+        self._bytes_in.value += size
+        self._row_bytes = max(1.0, size / batch.num_rows)
+        self._process(batch, 0, started_us)
 
     def _read_channel(self) -> bool:
         while self._readable:
@@ -380,7 +396,8 @@ class Subtask:
         self._row_bytes = max(1.0, front.size / max(1, front.batch.num_rows))
         others = () if self._clock.tells_channels_apart else self._readable
         if self.chain.works_in_steps:
-            self._note_first_record()
+            self._progress.note_record()
+            self._interrupted = reading.channel.id
             self._in_hand.take(self._joining.take(reading, others, self._services.settings.slice_rows_max))
             return
         taken = self._joining.take(reading, others, self._rows_max())
@@ -418,20 +435,19 @@ class Subtask:
 
     def _process_channel(self, reading: InputChannel, batch: pa.RecordBatch) -> None:
         self._clock.reading(reading.channel.id)
+        self._interrupted = reading.channel.id
         self._process(batch, reading.channel.edge.input, self._services.clock.own_us())
         self._clock.reading(None)
         self._clock.after_channel()
 
     def _process(self, batch: pa.RecordBatch, source: int, started_us: int) -> None:
-        self._note_first_record()
+        self._progress.note_record()
         steps = self.chain.process(batch, source)
-        while steps is not None and self.chain.step(steps):
-            pass
-        self._slices.measured(batch.num_rows, self._services.clock.own_us() - started_us)
-
-    def _note_first_record(self) -> None:
-        if self._first_record_ms is None:
-            self._first_record_ms = self._elapsed_ms()
+        if steps is not None:
+            self.chain.suspend(steps)
+        self._unmeasured = batch.num_rows, self._services.clock.own_us() - started_us
+        if not self.chain.suspended:
+            self._measure()
 
     def _give_credit(self, reading: InputChannel, item: BatchItem, bytes_least: int, is_last: bool) -> None:
         self._grant(reading, reading.consumed(item, self._services.clock.now_us(), bytes_least, is_last))
@@ -468,7 +484,10 @@ class Subtask:
             self._readable.append(channel)
 
     def _handle_barriers(self, channel: InputChannel) -> None:
-        """Take barriers off the front at once: they wait for nobody."""
+        """Take barriers off the front at once: they wait for nobody but the rest of a record."""
+        if self.is_mid_record:
+            self._barriers_wait = True
+            return
         while channel.queue and channel.is_at_front and isinstance(channel.queue[0], BarrierItem):
             item = channel.pop()
             assert isinstance(item, BarrierItem)

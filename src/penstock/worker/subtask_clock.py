@@ -250,6 +250,9 @@ class SubtaskClock:
     def _release(self, watermark: int) -> None:
         """Event time of the records has moved on: the operators behind the one that follows it hear of it."""
         assert self._follower is not None
+        if self._chain.suspended:
+            # It is asked again as soon as the chain has done all that was read.
+            return
         if any(channel.in_hand or channel.overtaken for channel in self._inputs.values()):
             # Records that came before those that were seen have not been processed yet: they would be late.
             return

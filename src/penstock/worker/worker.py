@@ -289,7 +289,7 @@ class Worker:
                 if barrier.is_drain or self._services.clock.now_ms() - self._beat_at_ms >= _FRESH_MS:
                     self._send_beat()
                 for subtask in self._order:
-                    subtask.checkpointer.on_trigger(barrier)
+                    subtask.on_trigger(barrier)
             case CompletedFrame(_, checkpoint):
                 for subtask in self._order:
                     subtask.chain.on_checkpoint_complete(checkpoint)

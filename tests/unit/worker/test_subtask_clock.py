@@ -19,6 +19,7 @@ class FakeChain:
 
     source = None
     is_idle = True
+    suspended = 0
 
     def __init__(self, clock: SubtaskClock, emits_later: bool = False) -> None:
         self.clock = clock

@@ -52,6 +52,8 @@ class StateAccess:
         self._asked: set[str] = set()
         self._metrics: MetricGroup | None = None
         self._declared: pa.Schema | None = None
+        self._given: Groups | None = None
+        """The records that a function of two inputs has got, if they have a key."""
 
     @property
     def operator(self) -> str:
@@ -154,7 +156,15 @@ class StateAccess:
 
     def each_key(self, batch: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
         format = self._operator.format
+        if self._given is not None and self._given.batch is batch:
+            # It was sorted with everything that waited.
+            return self._each(self._given, format.of, format.cut)
         return self.each(batch, format.of, format.cut)
+
+    def given(self, part: Groups | pa.RecordBatch) -> pa.RecordBatch:
+        """The records that a function is about to get: `each_key` knows how they are grouped."""
+        self._given = None if isinstance(part, pa.RecordBatch) else part
+        return part if isinstance(part, pa.RecordBatch) else part.batch
 
     def own_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows whose keys belong to this subtask (I9)."""
@@ -174,9 +184,11 @@ class StateAccess:
     ) -> Iterator[tuple[Key, Records]]:
         """Keys and their records, while all states are at the key. `shown` makes the keys that the function sees."""
         if batch.num_rows:
-            groups = self.grouped(batch)
-            for key, rows, _ in self.calls(groups, of, cut, shown, lambda: batch.num_rows):
-                yield key, rows
+            yield from self._each(self.grouped(batch), of, cut, shown)
+
+    def _each(self, groups: Groups, of: Whole, cut: Cut, shown: Shown | None = None) -> Iterator[tuple[Key, Records]]:
+        for key, rows, _ in self.calls(groups, of, cut, shown, lambda: groups.batch.num_rows):
+            yield key, rows
 
     def grouped(self, batch: pa.RecordBatch) -> Groups:
         """The batch sorted by key; the state knows the types of the key from now on."""

@@ -266,6 +266,9 @@ class TwoInputFunction(ABC):
 
         events.connect(rules.broadcast()).process(Enrich())
 
+    Records that wait on a side with a key are sorted by it, so that a call has few keys with many records each. The
+    records of one key keep their order.
+
     The trap: nothing is known about the order in which records of the two sides come, after a restore less so than
     before. What must meet the other side waits in state.
 

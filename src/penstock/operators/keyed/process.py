@@ -7,6 +7,7 @@ rows. What the calls return is put together again, so that many keys do not mean
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -270,7 +271,13 @@ class ProcessorOperator(ProcessOperator):
 
 
 class TwoInputOperator(StatefulOperator):
-    """Calls a `TwoInputFunction` with batches of its two inputs."""
+    """Calls a `TwoInputFunction` with batches of its two inputs.
+
+    The records of a side with a key are sorted by it, so that a call has few keys with many records each. A call has
+    whole keys, or a part of one.
+    """
+
+    works_in_steps = True
 
     def __init__(
         self,
@@ -291,16 +298,52 @@ class TwoInputOperator(StatefulOperator):
         self.format = ArrowFormat(self.output_guard(self.schema))
         self.open_function(self.function)
 
-    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
+    def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> Steps:
         self.access.side = input_index
-        call = self.function.process_right if input_index else self.function.process_left
-        self.emit_all(self.format.outputs(call(batch, self.access)), emit)
+        if not self.keys[input_index] or not batch.num_rows:
+            parts = functools.partial(_slices, batch)
+            return Steps(np.arange(batch.num_rows), lambda steps: self._by_call(parts, input_index, steps, emit))
+        groups = self.access.grouped(batch)
+        return Steps(groups.order, lambda steps: self._by_call(groups.parts, input_index, steps, emit))
+
+    def _by_call(
+        self,
+        parts: Callable[[Callable[[], int]], Iterator[Groups | pa.RecordBatch]],
+        input_index: int,
+        steps: Steps,
+        emit: Emit,
+    ) -> Iterator[None]:
+        process = self.function.process_right if input_index else self.function.process_left
+        is_over = self.context.begin_slice()
+        done = 0
+        for part in parts(lambda: steps.call_rows_max):
+            given = self.access.given(part)
+            steps.calls += 1
+            steps.keys += 1 if isinstance(part, pa.RecordBatch) else len(part.starts)
+            done += given.num_rows
+            self.emit_all(self.format.outputs(process(given, self.access)), emit)
+            if is_over() and done < len(steps.order):
+                # I1: the output of these calls has left before anybody looks at the state.
+                steps.rows_done = done
+                yield
+                is_over = self.context.begin_slice()
+                self.access.side = input_index
 
     def call_timer(self, key: Key, at_ms: int) -> object:
         return self.function.on_timer(key, at_ms, self.access)
 
     def close(self) -> None:
         self.function.close()
+
+
+def _slices(batch: pa.RecordBatch, rows_max: Callable[[], int]) -> Iterator[pa.RecordBatch]:
+    """The batch in slices of at most `rows_max()` rows; an empty one too, which shows its schema."""
+    row = 0
+    while True:
+        yield (part := batch.slice(row, rows_max()))
+        row += part.num_rows
+        if row >= batch.num_rows:
+            return
 
 
 class CallableTwoInput(TwoInputFunction):

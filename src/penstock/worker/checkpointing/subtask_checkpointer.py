@@ -50,6 +50,7 @@ class SubtaskCheckpointer:
         watermarks: Callable[[], tuple[tuple[OperatorName, int], ...]],
         unblocked: Callable[[InputChannel], None],
         put_back: Callable[[], None],
+        when_whole: Callable[[Callable[[], None]], None],
     ) -> None:
         self._subtask = subtask
         self._name = str(subtask)
@@ -65,6 +66,7 @@ class SubtaskCheckpointer:
         self._watermarks = watermarks
         self._unblocked = unblocked
         self._put_back = put_back
+        self._when_whole = when_whole
         channels = alignment.Inputs(frozenset(inputs), chain.chain.aligned_only)
         self._alignment: alignment.State = alignment.Restoring(channels)
         self._overtaking: overtaking.State = overtaking.Clear(may_overtake)
@@ -203,7 +205,11 @@ class SubtaskCheckpointer:
                 assert_never(action)
 
     def _later(self, after_ms: int, event: alignment.Event | overtaking.Event) -> None:
-        self._services.timers.after(after_ms, lambda: self._feed(event))
+        if isinstance(event, overtaking.Event):
+            self._services.timers.after(after_ms, lambda: self._feed(event))
+            return
+        # A record that is in the middle of being processed is part of no snapshot.
+        self._services.timers.after(after_ms, lambda: self._when_whole(lambda: self._feed(event)))
 
     def _forward(self, barrier: Barrier) -> None:
         self._drop(NO_CHECKPOINT if self._pending is None else self._pending.checkpoint)
