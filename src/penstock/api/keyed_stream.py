@@ -31,7 +31,7 @@ from penstock.graph.names import label_of
 from penstock.model.aggregates import Aggregate, columns_of, kept_for, outputs_of
 from penstock.model.changelog import OP, RETRACTABLE
 from penstock.model.joins import How
-from penstock.model.over import RangeFrame
+from penstock.model.over import RangeFrame, RowsFrame
 from penstock.model.units import Duration, duration_ms
 from penstock.model.windows import Late
 from penstock.operators.failures import OnError
@@ -315,10 +315,11 @@ class KeyedStream(GroupedStream):
     ) -> OverStream:
         """A frame for each record, as SQL's OVER: `over(rows=10)`, or `over(range="10 min")` of event time.
 
-        With `rows`, the frame is the record and those of its key that came before it, at most `rows` together; the
-        record is emitted at once. With `range`, it is all records of the key from `range` before the record up to its
-        event time, both included; the record is emitted when the watermark has passed it, in the order of event
-        time. `on` and `late` are those of `window`: a record is late if the watermark had passed it when it came.
+        With `rows`, the frame is the record and those of its key before it, at most `rows` together. With `range`, it
+        is all records of the key from `range` before the record up to its event time, both included. Records are
+        emitted when the watermark has passed them, and are in the order of event time. Without event time, frames of
+        rows are in the order of arrival, and records are emitted at once. `on` and `late` are those of `window`: a
+        record is late if the watermark had passed it when it came.
 
         Example:
 
@@ -330,17 +331,22 @@ class KeyedStream(GroupedStream):
             raise PipelineError('over takes one of rows=, such as rows=10, and range=, such as range="10 min"')
         self._require_appends("over", "a frame does not know which of its records is taken back; put it in front")
         require_choice("over: late", late, "drop", "error", "stream")
-        if range is None:
-            require_count("over: rows", rows)
-            return OverStream(self, rows, None, "", late)
         column = on or self._event_time
+        if range is None:
+            if column is None and late != "drop":
+                raise PipelineError(
+                    f"over: late is {late!r}: without event time no record is late; call with_watermark"
+                )
+            require_count("over: rows", rows)
+            assert rows is not None
+            return OverStream(self, RowsFrame(rows), column, late)
         if column is None:
             raise PipelineError(
                 'over(range=…) needs event time: call with_watermark("…", "10 s") behind the source, or name its '
                 'column with on="…" if the source makes its own watermarks'
             )
         frame = RangeFrame(duration_ms("over: range", range, exactly=True))
-        return OverStream(self, None, frame, column, late)
+        return OverStream(self, frame, column, late)
 
     def join_as_of(
         self,

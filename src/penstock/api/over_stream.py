@@ -11,9 +11,10 @@ from penstock.errors import PipelineError
 from penstock.graph.logical import Keeps, OperatorFactory
 from penstock.ids import LATE
 from penstock.model.aggregates import Aggregate, kept_for, outputs_of
-from penstock.model.over import RangeFrame
+from penstock.model.over import Frame, RangeFrame, RowsFrame
 from penstock.model.windows import Late
-from penstock.operators.keyed.over import OverRangeOperator, OverRowsOperator
+from penstock.operators.over.by_time import OverLastRowsOperator, OverRangeOperator
+from penstock.operators.over.frames import OverRowsOperator
 
 if TYPE_CHECKING:
     from penstock.api.keyed_stream import KeyedStream
@@ -31,15 +32,14 @@ class OverStream:
         assert [row["total"] for row in output.rows() if row["customer"] == "ann"] == [10, 40]
     """
 
-    def __init__(self, stream: KeyedStream, rows: int | None, frame: RangeFrame | None, on: str, late: Late) -> None:
+    def __init__(self, stream: KeyedStream, frame: Frame, on: str | None, late: Late) -> None:
         self.stream = stream
-        self._rows = rows
         self._frame = frame
         self._on = on
         self._late: Late = late
 
     def __repr__(self) -> str:
-        return f"<OverStream with {self._frame or f'frames of {self._rows} rows'} over {self.stream!r}>"
+        return f"<OverStream with {self._frame} over {self.stream!r}>"
 
     def aggregate(self, *, name: str | None = None, parallelism: int | None = None, **outputs: Output) -> Stream:
         """Each record with aggregates over its frame, columnar: `aggregate(total=("sum", "amount"), orders="count")`.
@@ -58,18 +58,27 @@ class OverStream:
             if each.function not in FRAME_FUNCTIONS:
                 known = ", ".join(FRAME_FUNCTIONS)
                 raise PipelineError(f"over: {each.output} is {each.function!r}: functions over frames are {known}")
-        frame, made = f"{self._rows} rows", self._made(aggregates)
-        if self._frame is not None:
-            frame = f"{self._frame.range_ms} ms of {self._on}"
+        frame = f"{self._frame.rows} rows" if isinstance(self._frame, RowsFrame) else f"{self._frame.range_ms} ms"
+        frame += "" if self._on is None else f" of {self._on}"
         settings = (("frames", frame), ("aggregates", kept_for(aggregates)))
         label = f"{outputs_of(aggregates)} over {frame}"
-        sides = (LATE,) if self._late == "stream" and self._frame is not None else ()
+        sides = (LATE,) if self._late == "stream" and self._on is not None else ()
         return self.stream._node(
-            "over", made, name, parallelism, label, keeps=Keeps.KEYS, definition=settings, side_outputs=sides
+            "over",
+            self._made(aggregates),
+            name,
+            parallelism,
+            label,
+            keeps=Keeps.KEYS,
+            definition=settings,
+            side_outputs=sides,
         )
 
     def _made(self, aggregates: list[Aggregate]) -> OperatorFactory:
-        if self._frame is not None:
-            return functools.partial(OverRangeOperator, aggregates, self._frame, self._on, self._late)
-        assert self._rows is not None
-        return functools.partial(OverRowsOperator, aggregates, self._rows)
+        frame, on = self._frame, self._on
+        if isinstance(frame, RangeFrame):
+            assert on is not None
+            return functools.partial(OverRangeOperator, aggregates, frame, on, self._late)
+        if on is not None:
+            return functools.partial(OverLastRowsOperator, aggregates, frame, on, self._late)
+        return functools.partial(OverRowsOperator, aggregates, frame.rows)

@@ -1,8 +1,9 @@
 """Aggregates over frames: for each of many stretches of rows that lie together, one number or value.
 
 A frame is a range of rows, from `first` up to `end`, of columns that are sorted by key. All frames are made in a few
-calls of numpy, at a cost of the rows in all frames together: a row that is in a thousand frames is looked at a thousand
-times. Nulls are left out, as in SQL.
+calls of numpy. Counts and sums of whole numbers are differences of running sums, whatever the length of a frame; others
+cost the rows in all frames together: a row that is in a thousand frames is looked at a thousand times. Nulls are left
+out, as in SQL.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ def over_frames(function: str, column: pa.Array | None, first: Bounds, end: Boun
         case "sum":
             return pa.array(_sums(column, is_null, first, end), mask=counts == 0)
         case "mean":
-            sums = _reduced(np.add, _numbers(column, is_null).astype(np.float64), first, end)
-            return pa.array(sums / np.maximum(counts, 1), mask=counts == 0)
+            return pa.array(
+                _float_sums(_numbers(column, is_null), first, end) / np.maximum(counts, 1), mask=counts == 0
+            )
         case "min" | "max":
             return _taken(column, _extremes(column, is_null, function == "max", first, end), counts == 0)
         case "first":
@@ -56,11 +58,35 @@ def _counts(is_valid: npt.NDArray[np.bool_], first: Bounds, end: Bounds) -> npt.
 
 
 def _reduced(reduce: np.ufunc, values: npt.NDArray[Any], first: Bounds, end: Bounds) -> npt.NDArray[Any]:
-    # Every second result is that from the end of a frame to the beginning of the next one. An end may lie behind the
-    # last row, where there must be a value.
+    # Every second result is that from the end of a frame to the beginning of the next one: in the order of their
+    # beginnings, all of these together have no more rows than there are. An end may lie behind the last row, where
+    # there must be a value.
+    order = np.argsort(first, kind="stable")
     padded = np.append(values, values[-1:])
-    made: npt.NDArray[Any] = reduce.reduceat(padded, np.stack([first, end], axis=1).ravel())[::2]
-    return made
+    made = reduce.reduceat(padded, np.stack([first[order], end[order]], axis=1).ravel())[::2]
+    back: npt.NDArray[Any] = np.empty_like(made)
+    back[order] = made
+    return back
+
+
+def _running_sums(values: npt.NDArray[np.int64], first: Bounds, end: Bounds) -> npt.NDArray[np.int64]:
+    """Exact wherever a sum fits into 64 bits: that running sums exceed them cancels out."""
+    before: npt.NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(values, dtype=np.int64)])
+    sums: npt.NDArray[np.int64] = before[end] - before[first]
+    return sums
+
+
+def _sum_max(values: npt.NDArray[Any], first: Bounds, end: Bounds) -> int:
+    """No sum of a frame is further from zero than this."""
+    if len(values) == 0 or len(first) == 0:
+        return 0
+    return max(abs(int(values.min())), abs(int(values.max()))) * int((end - first).max())
+
+
+def _float_sums(values: npt.NDArray[Any], first: Bounds, end: Bounds) -> npt.NDArray[np.float64]:
+    if values.dtype.kind in "iu" and _sum_max(values, first, end) < 2**53:
+        return _running_sums(values.astype(np.int64), first, end).astype(np.float64)
+    return _reduced(np.add, values.astype(np.float64), first, end)
 
 
 def _numbers(column: pa.Array, is_null: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
@@ -77,8 +103,11 @@ def _sums(column: pa.Array, is_null: npt.NDArray[np.bool_], first: Bounds, end: 
         return _reduced(np.add, values.astype(np.float64), first, end)
     if values.dtype == np.uint64 and len(values) and int(values.max()) > np.iinfo(np.int64).max:
         raise DataError("a sum of unsigned integers exceeds 64 bits: cast the column to double in front")
-    sums = _reduced(np.add, values.astype(np.int64), first, end)
-    if (np.abs(_reduced(np.add, values.astype(np.float64), first, end)) >= 2.0**62).any():
+    sums = _running_sums(values.astype(np.int64), first, end)
+    if (
+        _sum_max(values, first, end) >= 2**62
+        and (np.abs(_reduced(np.add, values.astype(np.float64), first, end)) >= 2.0**62).any()
+    ):
         # Near the limit, and only there, in numbers without one.
         exact = _reduced(np.add, values.astype(object), first, end)
         if any(abs(each) >= 2**63 for each in exact):

@@ -15,7 +15,7 @@ The columns of a row without a partner are known when the other side has shown a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,7 @@ from penstock.model.joins import (
 )
 from penstock.operators.contract import Emit
 from penstock.operators.join.keys import either, equal_keys, hash_is_key, without_key
+from penstock.operators.join.merges import merge_runs
 from penstock.operators.join.portion import PAIRS_MAX, Found, Portion, rows_within
 from penstock.operators.join.results import JoinResults
 from penstock.operators.join.spec import JoinSpec
@@ -233,7 +234,7 @@ class JoinOperator(NamedOperator):
         kept = asking[portion.times[asking] >= self._needed_from(portion.side, now_ms)]
         matched = has_partner[kept] if self._is_outer[portion.side] else None
         state.add(portion.hashes[kept], portion.times[kept], take_rows(portion.rows, kept), matched)
-        self._merge(state)
+        merge_runs(state, self.context)
 
     def _needed_from(self, side: int, now_ms: int) -> int:
         """Rows of earlier ticks cannot meet a row that is still to come."""
@@ -262,19 +263,6 @@ class JoinOperator(NamedOperator):
                 f'allow a longer delay in with_watermark, or say late="drop" to count them and go on'
             )
         self._late_rows.add(count)
-
-    def _merge(self, state: JoinSide) -> None:
-        state.merge_small()
-        merge = state.large_merge()
-        if merge is None:
-            return
-
-        def done(install: Callable[[], None] | Exception) -> None:
-            if isinstance(install, Exception):
-                raise install
-            install()
-
-        self.context.submit(merge, done)
 
     # --- time ---
 
@@ -319,7 +307,7 @@ class JoinOperator(NamedOperator):
                     if is_over():
                         yield
                         is_over = self.context.begin_slice()
-                self._merge(state)
+                merge_runs(state, self.context)
         self._is_expiring = False
         self._pass_on()
 

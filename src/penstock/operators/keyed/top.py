@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.columnar.gather import take_rows
 from penstock.columnar.grouping import key_columns
-from penstock.columnar.ranking import places_in_groups, sort_codes
+from penstock.columnar.ranking import order_numbers, places_in_groups
 from penstock.columnar.schema_guard import column_of
 from penstock.errors import DataError
 from penstock.model.changelog import OP, changelog_of
@@ -38,16 +38,20 @@ class TopOperator(NamedOperator):
         slots = self._state.slots_of(batch)
         touched, places = np.unique(slots, return_inverse=True)
         held, held_places = self._state.of_slots(touched)
-        before = self._state.take(held) if len(held) else batch.slice(0, 0)
-        ranks = self._ranks(before, held, held_places, batch, places)
+        values = self._values(held, batch)
+        ranks = _ranks(np.concatenate([held_places, places]), values, self.descending)
         held_ranks, new_ranks = ranks[: len(held)], ranks[len(held) :]
         stays, enters = held_ranks < self.count, np.flatnonzero(new_ranks < self.count)
         entering = take_rows(batch, enters)
-        emit_to = self._changes(before, held, held_places, held_ranks, entering, new_ranks[enters])
+        if self.rank is None:
+            changes = changelog_of(self._rows(held[~stays], batch), entering)
+        else:
+            former = _ranks(held_places, values.slice(0, len(held)), self.descending)
+            changes = self._moves(held, former, held_ranks, self._ranked(entering, new_ranks[enters]), batch)
         owners = np.concatenate([touched[held_places[stays]], slots[enters]])
         self._state.replace(touched, held[stays], owners, held[~stays], entering)
-        if emit_to is not None:
-            emit(emit_to)
+        if changes is not None:
+            emit(changes)
 
     def _check(self, batch: pa.RecordBatch) -> None:
         key_columns(batch, self.context.key, self.context.operator)
@@ -61,49 +65,38 @@ class TopOperator(NamedOperator):
     def _error(self, text: str) -> DataError:
         return DataError(f"operator '{self.context.operator}': {text}")
 
-    def _ranks(
-        self,
-        before: pa.RecordBatch,
-        held: Ids,
-        held_places: npt.NDArray[np.intp],
-        batch: pa.RecordBatch,
-        places: npt.NDArray[np.intp],
-    ) -> npt.NDArray[np.intp]:
-        """The rank of each row within its key, from 0: of the rows that are held, then of the batch."""
-        values = pa.concat_arrays([before.column(self.by), batch.column(self.by)]) if len(held) else batch[self.by]
-        keys = np.concatenate([held_places, places])
-        # Ids are in the order of arrival, and those of the batch come behind all others.
-        arrival = np.concatenate([held, np.arange(len(places)) + (held.max(initial=0) + 1)])
-        return _ranks(keys, sort_codes(values, self.descending), arrival)
+    def _values(self, held: Ids, batch: pa.RecordBatch) -> pa.Array:
+        """What rows are ordered by: of the rows that are held, then of the batch. No other column is looked at."""
+        new = batch.column(self.by)
+        return pa.concat_arrays([self._state.take(held, [self.by]).column(0), new]) if len(held) else new
 
-    def _changes(
+    def _rows(self, ids: Ids, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return self._state.take(ids) if len(ids) else batch.slice(0, 0)
+
+    def _moves(
         self,
-        before: pa.RecordBatch,
         held: Ids,
-        held_places: npt.NDArray[np.intp],
-        held_ranks: npt.NDArray[np.intp],
+        former: npt.NDArray[np.intp],
+        ranks: npt.NDArray[np.intp],
         entering: pa.RecordBatch,
-        entering_ranks: npt.NDArray[np.intp],
+        batch: pa.RecordBatch,
     ) -> pa.RecordBatch | None:
-        """Deletes, then inserts. With a rank, a row that changes it is both."""
-        leaves = held_ranks >= self.count
-        if self.rank is None:
-            return changelog_of(take_rows(before, np.flatnonzero(leaves)), entering)
-        codes = sort_codes(before.column(self.by), self.descending)
-        former = _ranks(held_places, codes, held)
-        moved = np.flatnonzero(former != held_ranks)
-        stays = moved[held_ranks[moved] < self.count]
-        deleted = self._ranked(take_rows(before, moved), former[moved])
-        inserted = [self._ranked(take_rows(before, stays), held_ranks[stays]), self._ranked(entering, entering_ranks)]
-        return changelog_of(deleted, pa.concat_batches([each for each in inserted if each.num_rows] or inserted[:1]))
+        """Deletes, then inserts: a row that changes its rank is both."""
+        moved = np.flatnonzero(former != ranks)
+        rows = self._rows(held[moved], batch)
+        stays = np.flatnonzero(ranks[moved] < self.count)
+        inserted = [self._ranked(take_rows(rows, stays), ranks[moved[stays]]), entering]
+        whole = pa.concat_batches([each for each in inserted if each.num_rows] or inserted[:1])
+        return changelog_of(self._ranked(rows, former[moved]), whole)
 
     def _ranked(self, rows: pa.RecordBatch, ranks: npt.NDArray[np.intp]) -> pa.RecordBatch:
         assert self.rank is not None
         return rows.append_column(self.rank, pa.array(ranks.astype(np.int64) + 1))
 
 
-def _ranks(keys: npt.NDArray[np.intp], codes: npt.NDArray[np.uint64], arrival: Ids) -> npt.NDArray[np.intp]:
-    order = np.lexsort((arrival, codes, keys))
+def _ranks(keys: npt.NDArray[np.intp], values: pa.Array, descending: bool) -> npt.NDArray[np.intp]:
+    """The rank of each row within its key, from 0. Rows are in the order in which they came."""
+    order = np.lexsort((order_numbers(values, descending), keys))
     ranks = np.empty(len(order), np.intp)
     ranks[order] = places_in_groups(keys[order])
     return ranks

@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.columnar.gather import take_rows
 from penstock.columnar.grouping import key_codes, key_columns
 from penstock.columnar.hashing import key_groups
-from penstock.columnar.ranking import places_in_groups, sort_codes
+from penstock.columnar.ranking import order_numbers, places_in_groups
 from penstock.columnar.schema_guard import column_of
 from penstock.errors import DataError
 from penstock.ids import LATE
@@ -132,7 +132,7 @@ class WindowTopOperator(NamedOperator):
     def _ranks(self, rows: pa.RecordBatch, windows: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
         """The rank of each row in its key and window, from 0. Rows are in the order of their arrival."""
         keys = key_codes([rows.column(name) for name in self.context.key])
-        order = np.lexsort((np.arange(len(keys)), sort_codes(rows.column(self.by), self.descending), windows, keys))
+        order = np.lexsort((order_numbers(rows.column(self.by), self.descending), windows, keys))
         # Equal keys and windows lie together.
         groups = np.cumsum(np.append(True, np.diff(keys[order]) != 0) | np.append(True, np.diff(windows[order]) != 0))
         ranks = np.empty(len(order), np.intp)
@@ -141,11 +141,15 @@ class WindowTopOperator(NamedOperator):
 
     def on_watermark(self, watermark: int, emit: Emit) -> bool | None:
         batches = self._state.get()
-        if batches:
+        if batches and self._completes_some(batches[0], watermark):
             self._close(pa.concat_batches(batches), watermark, emit)
         if watermark < MAX_WATERMARK:
             self._clock.advance(watermark)
         return None
+
+    def _completes_some(self, rows: pa.RecordBatch, watermark: int) -> bool:
+        """Whether a window ends between the watermark before and this one: most watermarks complete none."""
+        return self._last_complete(rows, watermark) > self._last_complete(rows, self._clock.slowest_ms)
 
     def on_end(self, emit: Emit) -> None:
         self.on_watermark(MAX_WATERMARK, emit)

@@ -87,9 +87,9 @@ class Run:
         low = starts[hits]
         high = self._ends(low, hashes[hits])
         if self.first_time < int(first.max()):
-            low = _bisected(self.times, low, high, first[hits], is_after=False)
+            low = bisected(self.times, low, high, first[hits], is_after=False)
         if self.last_time > int(last.min()):
-            high = _bisected(self.times, low, high, last[hits], is_after=True)
+            high = bisected(self.times, low, high, last[hits], is_after=True)
         starts[hits] = low
         counts[hits] = high - low
         return starts, counts
@@ -102,7 +102,7 @@ class Run:
         # A hash outside of the run belongs to its first or last bucket.
         clipped = np.clip(hashes, self.hashes[0], self.hashes[-1])
         buckets = ((clipped - self.hashes[0]) >> shift).astype(np.intp)
-        return _bisected(self.hashes, directory[buckets], directory[buckets + 1], hashes, is_after=False)
+        return bisected(self.hashes, directory[buckets], directory[buckets + 1], hashes, is_after=False)
 
     def _ends(self, starts: Rows, hashes: Words) -> Rows:
         """The row behind the last one that has each hash, which `starts` have. Most keys have few rows."""
@@ -260,7 +260,7 @@ def _order(hashes: Words, times: Times) -> Rows | None:
     return np.lexsort((times, hashes))
 
 
-def _bisected(values: npt.NDArray[Any], low: Rows, high: Rows, bounds: npt.NDArray[Any], is_after: bool) -> Rows:
+def bisected(values: npt.NDArray[Any], low: Rows, high: Rows, bounds: npt.NDArray[Any], is_after: bool) -> Rows:
     """For each stretch of rising values, the first one that is not before its bound, or that is after it."""
     low, high = low.copy(), high.copy()
     while True:

@@ -91,36 +91,34 @@ class KeyedRows(RowsState):
         return slots
 
     def of_slots(self, slots: npt.NDArray[np.intp]) -> tuple[Ids, npt.NDArray[np.intp]]:
-        """The ids of all rows of these slots, which are different, and for each the place of its slot in `slots`."""
+        """The ids of all rows of these slots, which are different, in the order in which the rows were added.
+
+        And for each of them the place of its slot in `slots`.
+        """
         ids, places = [np.zeros(0, np.int64)], [np.zeros(0, np.intp)]
         place, current = np.arange(len(slots)), self._first[slots] - 1
         while True:
             is_row = current >= 0
             if not is_row.any():
-                return np.concatenate(ids), np.concatenate(places)
+                found = np.concatenate(ids)
+                order = np.argsort(found)
+                return found[order], np.concatenate(places)[order]
             place, current = place[is_row], current[is_row]
             ids.append(current)
             places.append(place)
             current = self._next[current]
 
-    def take(self, ids: Ids) -> pa.RecordBatch:
-        """Rows by their ids. There must have been a row."""
-        if len(self._batches) == 1:
-            return take_rows(self._batches[0], ids)
-        which = np.searchsorted(self._ends, ids, side="right")
-        order = np.argsort(which, kind="stable")
-        starts = np.array([0, *self._ends])
-        bounds = np.searchsorted(which[order], np.arange(len(self._batches) + 1))
-        parts = [
-            take_rows(batch, ids[order[bounds[number] : bounds[number + 1]]] - starts[number])
-            for number, batch in enumerate(self._batches)
-            if bounds[number] < bounds[number + 1]
-        ]
-        if not parts:
-            return self._batches[0].slice(0, 0)
-        back = np.empty(len(order), np.int64)
-        back[order] = np.arange(len(order))
-        return take_rows(pa.concat_batches(parts), back)
+    def take(self, ids: Ids, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """Rows by their ids, which rise, with all columns or some. There must have been a row."""
+        parts, end = [], 0
+        for batch, stop in zip(self._batches, self._ends, strict=True):
+            begin, end = end, int(np.searchsorted(ids, stop, side="left"))
+            if begin < end:
+                chosen = batch if columns is None else batch.select(columns)
+                parts.append(take_rows(chosen, ids[begin:end] - (stop - batch.num_rows)))
+        if parts:
+            return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+        return (self._batches[0] if columns is None else self._batches[0].select(columns)).slice(0, 0)
 
     # --- changing ---
 

@@ -40,6 +40,9 @@ class BenchContext:
     def work_off(self, steps: Iterator[None]) -> None:
         self.owed.append(steps)
 
+    def begin_slice(self) -> Callable[[], bool]:
+        return lambda: True
+
     def release_watermark(self, watermark: int) -> None:
         self.released.append(watermark)
 
