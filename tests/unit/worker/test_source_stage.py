@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pytest
@@ -409,10 +409,10 @@ def test_a_split_that_is_known_to_have_more_is_not_idle_however_long_its_records
 
 def test_a_source_is_told_which_splits_a_checkpoint_has_before_it_opens_any() -> None:
     source = Numbers({"a": [1], "b": [2]})
-    told: list[tuple[Sequence[str], int]] = []
-    source.on_restore = lambda splits: told.append((splits, len(source.opened)))  # type: ignore[method-assign]
+    told: list[tuple[Mapping[str, bytes], int]] = []
+    source.on_restore = lambda positions: told.append((positions, len(source.opened)))  # type: ignore[method-assign]
     stage(source, a="1")
-    assert told == [(("a",), 0)]
+    assert told == [({"a": b"1"}, 0)]
 
 
 def held(reading: SourceStage) -> int:
