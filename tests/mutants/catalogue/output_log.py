@@ -1,4 +1,4 @@
-"""Defects of the log of commits of file sinks, and of the data source that reads by it."""
+"""Defects of the log of commits of file sinks, of the data source that reads by it, and of partitioned output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from tests.mutants.mutant import OWN, Mutant
 _LOG = "connectors/files/commit_log.py"
 _OUTPUT = "connectors/spark/output.py"
 _SINK = "connectors/files/sink.py"
-_TESTS = ("tests/unit/connectors/spark/test_output.py",)
+_PARTITIONING = "connectors/files/partitioning.py"
+_TESTS = (
+    "tests/unit/connectors/spark/test_output.py",
+    "tests/unit/connectors/files/test_partitioned_sink.py",
+)
 
 
 def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
@@ -84,5 +88,41 @@ MUTANTS = (
         "if pa.types.is_binary(field.type)]",
         "if pa.types.is_null(field.type)]",
         "Binary columns of JSON lines hold text.",
+    ),
+    # --- directories ---
+    _mutant(
+        "Hours are those of the time zone of the column",
+        _PARTITIONING,
+        'column.cast(pa.timestamp("us"), safe=False)',
+        "column",
+        "Rows lie in the directory of another hour than readers look in.",
+    ),
+    _mutant(
+        "An empty string is written as a directory without a value",
+        _PARTITIONING,
+        'if text in ("", HIVE_NULL):',
+        "if text == HIVE_NULL:",
+        "Spark cannot read the directory.",
+    ),
+    _mutant(
+        "Values are not escaped in paths",
+        _PARTITIONING,
+        'return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", text)',
+        "return text",
+        "A value with a slash makes a directory more, and readers find other values.",
+    ),
+    _mutant(
+        "Any number of directories is open",
+        _SINK,
+        "if len(self._open) >= OPEN_PARTITIONS_MAX:",
+        "if len(self._open) < 0:",
+        "A worker runs out of files, or of memory.",
+    ),
+    _mutant(
+        "Compressed output lacks its end",
+        "connectors/files/json_lines_sink.py",
+        "            self._compressed.close()\n",
+        "            self._compressed.flush()\n",
+        "Readers find a file that ends in the middle.",
     ),
 )

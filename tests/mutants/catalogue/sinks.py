@@ -105,15 +105,15 @@ MUTANTS = (
     _mutant(
         "Files that became full before the checkpoint are not handed over",
         _FILE_SINK,
-        "        parts = [*self._full, *([self._open] if self._open is not None else [])]\n"
-        "        self._full, self._open = [], None\n        finished",
-        "        parts = [self._open] if self._open is not None else []\n        self._open = None\n        finished",
+        "        parts = [*self._full, *self._open.values()]\n"
+        "        self._full, self._open = [], {}\n        finished",
+        "        parts = [*self._open.values()]\n        self._open = {}\n        finished",
         "I1: their records are in front of the cut and are never published.",
     ),
     _mutant(
         "A file goes on behind the cut",
         _FILE_SINK,
-        "        self._full, self._open = [], None\n        finished",
+        "        self._full, self._open = [], {}\n        finished",
         "        self._full = []\n        finished",
         "I1: records behind the cut are in a file that the checkpoint names.",
     ),

@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.connectors.files.sink import ROLL_SIZE, Encoder, FileSink
+from penstock.connectors.files.sink import ROLL_SIZE, Encoder, FileSink, require_codec
 from penstock.model.units import Size
 
+_CODECS = ("brotli", "gzip", "lz4", "none", "snappy", "zstd")
 _GROUP_ROWS = 1 << 17
 _GROUP_BYTES = 8 * 1024 * 1024
 """A row group is encoded on the mailbox thread, so it must not become large."""
@@ -29,6 +30,9 @@ class ParquetSink(FileSink):
         orders.sink(ParquetSink("totals"))
         run(pipeline)
         assert pq.read_table("totals").num_rows == 3
+
+    In directories by customer, `ParquetSink("totals", partition_by="customer")`, or by the hour of a time,
+    `partition_by="hour(at)"`.
     """
 
     suffix = "parquet"
@@ -39,10 +43,12 @@ class ParquetSink(FileSink):
         *,
         roll_size: Size = ROLL_SIZE,
         compression: str = "snappy",
+        partition_by: str | Sequence[str] = (),
         upsert: str | Sequence[str] | None = None,
         by: str | None = None,
     ) -> None:
-        super().__init__(directory, roll_size=roll_size, upsert=upsert, by=by)
+        super().__init__(directory, roll_size=roll_size, partition_by=partition_by, upsert=upsert, by=by)
+        require_codec("ParquetSink", compression, _CODECS)
         self.compression = compression
 
     def encoder(self, file: Any, schema: pa.Schema) -> Encoder:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.errors import DataError
 
-_NULL = "__HIVE_DEFAULT_PARTITION__"
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _INT32_MAX = 2**31 - 1
 
 
@@ -21,7 +21,7 @@ def partition_values(name: str) -> dict[str, str | None]:
         column, is_partition, value = part.partition("=")
         if is_partition and column:
             text = urllib.parse.unquote(value)
-            values[urllib.parse.unquote(column)] = None if text == _NULL else text
+            values[urllib.parse.unquote(column)] = None if text == HIVE_NULL else text
     return values
 
 

@@ -23,15 +23,24 @@ from penstock.columnar.schema_diff import differences
 from penstock.connectors.files.commit_log import CommitLog, CommittedFile
 from penstock.connectors.files.filesystem import Place, address_of, place_of
 from penstock.connectors.files.latest import LatestWriter, check_upsert
+from penstock.connectors.files.partitioning import Partitioner, partition_fields
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter
-from penstock.errors import DataError, StorageError
+from penstock.errors import DataError, OptionError, StorageError
 from penstock.ids import CheckpointId, Generation
 from penstock.model.units import Size, size_bytes
 
 STAGING = "_staging"
 ROLL_SIZE = "256 MiB"
-_STAGED = re.compile(r"_staging/g(\d+)-\d+-\d+-[0-9a-f]+\.[a-z.]+")
-_FINAL = re.compile(r"part-g\d+-\d+-\d+-[0-9a-f]+\.[a-z.]+")
+OPEN_PARTITIONS_MAX = 256
+"""Each has an open file, and rows that wait to be encoded."""
+_STAGED = re.compile(r"_staging/g(\d+)-\d+-\d+-[0-9a-f]+\.[a-z0-9.]+")
+_FINAL = re.compile(r"(?:[^/=]+=[^/]+/)*part-g\d+-\d+-\d+-[0-9a-f]+\.[a-z0-9.]+")
+
+
+def require_codec(sink: str, compression: str, known: Sequence[str]) -> None:
+    """Raises `OptionError` for a compression that a sink does not have."""
+    if compression not in known:
+        raise OptionError(f"{sink}: compression must be one of {', '.join(known)}, not {compression!r}")
 
 
 class Encoder(ABC):
@@ -60,6 +69,11 @@ class FileSink(Sink):
     writes the one that is highest in the column `by`. Older checkpoints have older rows, which stay: `read_latest`
     finds the current ones.
 
+    `partition_by` divides the rows among directories such as `country=NL/at_hour=2026-01-01-05`: names of columns,
+    which are in the path and not in the files then, and `year(at)`, `month(at)`, `day(at)` or `hour(at)` of a time, in
+    UTC. Each subtask writes one file or more for each directory and checkpoint: put `key_by` with the columns of the
+    path in front if that makes too many.
+
     The trap: one pipeline for one directory. A pipeline that starts removes what older generations have staged there
     and never committed, and cannot tell whether it was its own.
     """
@@ -71,9 +85,11 @@ class FileSink(Sink):
         directory: str | os.PathLike[str],
         *,
         roll_size: Size = ROLL_SIZE,
+        partition_by: str | Sequence[str] = (),
         upsert: str | Sequence[str] | None = None,
         by: str | None = None,
     ) -> None:
+        self.partition_fields = partition_fields(type(self).__name__, partition_by)
         self.upsert, self.by = check_upsert(type(self).__name__, upsert, by), by
         self.directory = os.fspath(directory)
         if "://" not in self.directory:
@@ -99,11 +115,11 @@ class FileSink(Sink):
 class _Part:
     """One file in the making."""
 
-    def __init__(self, sink: FileSink, place: Place, name: str, schema: pa.Schema) -> None:
+    def __init__(self, sink: FileSink, place: Place, directory: str, name: str, schema: pa.Schema) -> None:
         self._place = place
         self._sink = sink
         self.staged = f"{STAGING}/{name}.{sink.suffix}"
-        self.final = f"part-{name}.{sink.suffix}"
+        self.final = f"{directory}part-{name}.{sink.suffix}"
         self.schema = schema
         self._file = place.create(self.staged)
         self._encoder = sink.encoder(self._file, schema)
@@ -147,7 +163,9 @@ class FileWriter(SinkWriter):
         self._token = secrets.token_hex(4)
         self._place = place_of(sink.directory)
         self._count = 0
-        self._open: _Part | None = None
+        self._open: dict[str, _Part] = {}
+        """By their directories; that of the sink itself is the empty string."""
+        self._partitioner = Partitioner(sink.partition_fields, sink.directory) if sink.partition_fields else None
         self._full: list[_Part] = []
         self._schema: pa.Schema | None = None
 
@@ -162,18 +180,34 @@ class FileWriter(SinkWriter):
                     f"{said}. Cast to one type in front of the sink"
                 )
             batch = pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
-        if self._open is None:
+        if self._partitioner is None:
+            self._write("", batch)
+            return
+        for directory, rows in self._partitioner.divided(batch):
+            self._write(directory, rows)
+
+    def _write(self, directory: str, rows: pa.RecordBatch) -> None:
+        part = self._open.get(directory)
+        if part is None:
+            self._require_room()
             self._count += 1
             name = f"{self._prefix}-{self._count}-{self._token}"
-            self._open = _Part(self._sink, self._place, name, self._schema)
-        self._open.write(batch)
-        if self._open.is_full:
-            self._full.append(self._open)
-            self._open = None
+            part = self._open[directory] = _Part(self._sink, self._place, directory, name, rows.schema)
+        part.write(rows)
+        if part.is_full:
+            self._full.append(self._open.pop(directory))
+
+    def _require_room(self) -> None:
+        if len(self._open) >= OPEN_PARTITIONS_MAX:
+            raise DataError(
+                f"the rows of one checkpoint go to more than {OPEN_PARTITIONS_MAX} partitions of "
+                f"{self._sink.directory}, each a file of one subtask: partition by columns with fewer values, or put "
+                f"key_by in front of the sink"
+            )
 
     def prepare(self) -> Prepared:
-        parts = [*self._full, *([self._open] if self._open is not None else [])]
-        self._full, self._open = [], None
+        parts = [*self._full, *self._open.values()]
+        self._full, self._open = [], {}
         finished: dict[int, bytes] = {}
 
         def finish() -> Sequence[bytes]:
@@ -186,9 +220,9 @@ class FileWriter(SinkWriter):
 
     def close(self) -> None:
         """What was handed over stays: a checkpoint may name it."""
-        for part in [*self._full, *([self._open] if self._open is not None else [])]:
+        for part in [*self._full, *self._open.values()]:
             part.discard()
-        self._full, self._open = [], None
+        self._full, self._open = [], {}
 
 
 class FileCommitter(Committer):

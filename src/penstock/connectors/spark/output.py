@@ -18,7 +18,9 @@ from pyspark.sql.types import StructType
 
 from penstock.connectors.files.commit_log import COMMITS, Commit, CommittedFile, commits_of, files_of
 from penstock.connectors.files.filesystem import place_of
+from penstock.connectors.files.json_lines_sink import COMPRESSED_ENDS
 from penstock.connectors.files.listing import absolute
+from penstock.connectors.files.partitions import partition_column, partition_types, partition_values, without
 from penstock.connectors.spark.rows import arrow_schema, spark_schema
 from penstock.errors import DataError, OptionError, StorageError
 
@@ -103,7 +105,11 @@ class Output:
                 f"nothing has been committed to {self.directory} yet, so its columns are not known: give them with "
                 f".schema(…). A file sink writes down its commits below {COMMITS}"
             )
-        return self._schema_of(self.files(commits[-1:])[-1].name)
+        names = [file.name for file in self.files(commits[-1:])]
+        schema = self._schema_of(names[-1])
+        for name, kind in partition_types(names).items():
+            schema = schema.append(pa.field(name, kind))
+        return schema
 
     def _schema_of(self, name: str) -> pa.Schema:
         with self._opened(name) as file:
@@ -111,16 +117,18 @@ class Output:
                 import pyarrow.parquet
 
                 return pyarrow.parquet.read_schema(file)
-            with _json(file, None) as reader:
+            with _json(file, name, None) as reader:
                 return reader.schema
 
     def batches(self, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows of a file with the columns of `schema`."""
+        values = partition_values(name)
+        inside = without(schema, values)
         try:
             with self._opened(name) as file:
-                found = self._parquet(file, schema) if name.endswith(".parquet") else _json(file, schema)
+                found = self._parquet(file, inside) if name.endswith(".parquet") else _json(file, name, inside)
                 for batch in found:
-                    yield _fitted(batch, schema)
+                    yield self._fitted(batch, schema, values, name)
         except pa.ArrowException as error:
             raise DataError(
                 f"{self.directory}/{name} does not fit the schema of the query: {error}. Declare the types of its "
@@ -133,6 +141,22 @@ class Output:
         with pyarrow.parquet.ParquetFile(file) as opened:
             wanted = [name for name in schema.names if name in opened.schema_arrow.names]
             yield from opened.iter_batches(columns=wanted)
+
+    def _fitted(
+        self, batch: pa.RecordBatch, schema: pa.Schema, values: Mapping[str, str | None], name: str
+    ) -> pa.RecordBatch:
+        """With the columns of the path, and nulls for those that are nowhere."""
+        columns = []
+        for field in schema:
+            if field.name in values:
+                where = f"{self.directory}/{name}"
+                column = partition_column(field.name, values[field.name], field.type, batch.num_rows, where)
+            elif field.name in batch.schema.names:
+                column = batch.column(field.name).cast(field.type)
+            else:
+                column = pa.nulls(batch.num_rows, field.type)
+            columns.append(column)
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _opened(self, name: str) -> Any:
         try:
@@ -157,8 +181,12 @@ class Output:
         return [*found, Files(tuple(names))] if names else found
 
 
-def _json(file: Any, schema: pa.Schema | None) -> Any:
+def _json(file: Any, name: str, schema: pa.Schema | None) -> Any:
     import pyarrow.json
+
+    codec = next((codec for codec, end in COMPRESSED_ENDS.items() if name.endswith(f".{end}")), None)
+    if codec is not None:
+        file = pa.CompressedInputStream(file, codec)
 
     # Binary columns are written in base64, and their text must not pass for their bytes.
     encoded = [field.name for field in schema or () if pa.types.is_binary(field.type)]
@@ -176,16 +204,6 @@ def _json(file: Any, schema: pa.Schema | None) -> Any:
 def _in_json(kind: pa.DataType) -> pa.DataType:
     """Arrow parses no dates in JSON, and casts texts to them."""
     return pa.string() if pa.types.is_date(kind) else kind
-
-
-def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    columns = [
-        batch.column(field.name).cast(field.type)
-        if field.name in batch.schema.names
-        else pa.nulls(batch.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class OutputReader(DataSourceReader):
