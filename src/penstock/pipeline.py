@@ -32,7 +32,8 @@ class Pipeline(Builder):
         With `penstock[ui]` the driver serves a page, REST and Prometheus at `ui_port`, or the next free port; None for
         no page. `ui_host` is the address it listens on (default: this machine alone), `ui_allowed_hosts` are names by
         which others may call it, and `metrics_names="flink"` exports metrics under the names of Flink. The page needs
-        the token that is printed for orders, and nothing for looking.
+        the token that is printed for orders, and nothing for looking. With `penstock[otel]` metrics are also exported
+        to the collector at `otel_endpoint`, or at that of OTEL_EXPORTER_OTLP_ENDPOINT.
 
         The other options are described at `penstock.Settings`, with their defaults. Durations are texts such as
         "500 ms", a `timedelta` or seconds; sizes are texts such as "256 MiB", or bytes.
@@ -45,14 +46,17 @@ class Pipeline(Builder):
             assert len(output.rows()) == 3
         """
         # Only those who start a pipeline on Spark pay for importing what runs it.
-        from penstock.dashboard import server
+        from penstock.dashboard import server, telemetry
         from penstock.spark import launch
 
         port, host = options.pop("ui_port", server.PORT_DEFAULT), options.pop("ui_host", server.HOST_DEFAULT)
         names, hosts = options.pop("metrics_names", "penstock"), options.pop("ui_allowed_hosts", ())
+        endpoint = options.pop("otel_endpoint", None)
         server.check_options(port, host, names, hosts)
+        telemetry.check_endpoint(endpoint)
         job = launch.start(self.graph(), spark, checkpoints, **options)
         server.open_page(job, port, host, names, hosts)
+        telemetry.export_metrics(job, endpoint)
         return job
 
     @overload

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 MetricsNames: TypeAlias = Literal["penstock", "flink"]
 
-_SCALES = {"ms": 0.001}
-_UNITS = {"ms": "seconds", "s": "seconds", "bytes": "bytes"}
+SCALES = {"ms": 0.001}
+UNITS = {"ms": "seconds", "s": "seconds", "bytes": "bytes"}
 
 
 def exported_name(metric: Metric) -> str:
     """The name of a metric, without the `_total` that Prometheus adds to counters."""
     name = metric.name.partition("[")[0].removeprefix("num_").removeprefix("number_of_")
     name = name.removesuffix("_ms").removesuffix("_s")
-    unit = _UNITS.get(metric.unit)
+    unit = UNITS.get(metric.unit)
     if unit == "bytes":
         name = name.removesuffix("_size")
     return f"penstock_{name}" if unit is None or unit in name.split("_") else f"penstock_{name}_{unit}"
@@ -61,7 +61,7 @@ def _family(pipeline: str, samples: list[Sample]) -> Family:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     metric = samples[0].metric
-    scale = _SCALES.get(metric.unit, 1)
+    scale = SCALES.get(metric.unit, 1)
     is_whole = not samples[0].operator
     labels = ["pipeline"] if is_whole else ["pipeline", "operator", "subtask"]
     if samples[0].source:

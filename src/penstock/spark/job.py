@@ -226,14 +226,14 @@ class Job:
     # --- the page ---
 
     def _watched(self) -> Watched:
-        """This job, for its page."""
         inside = Inside(self.name, self._supervisor, self._mail, self._worker_group, self._store, self._clock)
         return inside.watched(self._spark, self._settings, self._place)
 
-    def _attach(self, close: Callable[[], None], page: str) -> None:
-        """Note the address of the page beside the owner's note, and call `close` when the pipeline has ended."""
+    def _attach(self, close: Callable[[], None], page: str | None = None) -> None:
+        """Call `close` when the pipeline has ended, and note the address of its page beside the owner's note."""
         self._at_end.append(close)
-        self._lease.note_page(page)
+        if page is not None:
+            self._lease.note_page(page)
 
     def _close_attached(self) -> None:
         for close in reversed(self._at_end):

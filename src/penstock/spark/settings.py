@@ -54,6 +54,8 @@ class StartOptions(TypedDict, total=False):
     """Names by which the page may be called, besides addresses, localhost and this machine's name."""
     metrics_names: Literal["penstock", "flink"]
     """Names of the metrics for Prometheus."""
+    otel_endpoint: str | None
+    """Address of an OpenTelemetry collector (default: that of OTEL_EXPORTER_OTLP_ENDPOINT, or none)."""
     checkpoint_mode: CheckpointMode
     checkpoint_interval: Duration | None
     alignment_timeout: Duration

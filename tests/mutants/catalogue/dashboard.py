@@ -16,6 +16,38 @@ def _mutant(name: str, file: str, old: str, new: str, why: str, *tests: str) -> 
 
 MUTANTS = (
     _mutant(
+        "What waits for a page that does not read is not bounded",
+        "dashboard/events.py",
+        "asyncio.Queue(WAITING_MAX)",
+        "asyncio.Queue()",
+        "The driver's memory grows with every laptop that was closed with the page open.",
+        "tests/unit/dashboard/test_server.py",
+    ),
+    _mutant(
+        "A collector that is down is a warning with each export",
+        "dashboard/telemetry.py",
+        "        elif not self._has_failed:\n",
+        "        else:\n",
+        "The log of a pipeline is full of one collector.",
+        "tests/unit/dashboard/test_telemetry.py",
+    ),
+    _mutant(
+        "The exporter of OpenTelemetry logs each failure itself",
+        "dashboard/telemetry.py",
+        "        own.addFilter(quiet)\n",
+        "",
+        "The log of a pipeline is full of one collector.",
+        "tests/unit/dashboard/test_telemetry.py",
+    ),
+    _mutant(
+        "Times are exported to OpenTelemetry in milliseconds under a name in seconds",
+        "dashboard/telemetry.py",
+        "each.value * scale)",
+        "each.value)",
+        "Every panel that shows a time is wrong by a thousand.",
+        "tests/unit/dashboard/test_telemetry.py",
+    ),
+    _mutant(
         "The clock of windows is shown among the rows of state",
         "dashboard/states.py",
         "    return state.endswith(CLOCK_SUFFIX)\n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from typing import Any
@@ -108,6 +109,33 @@ def test_fifty_open_pages_share_one_computation(served: Server) -> None:
     assert len(found) == PAGES and all({"overview", "graph"} <= set(names) for names in found)
     # Each page needs two rounds for six events; a computation for each page would be a hundred.
     assert events.rounds - before < PAGES
+
+
+def test_a_page_that_never_reads_blocks_nobody(served: Server) -> None:
+    events = served._app.state.events
+    with contextlib.ExitStack() as stack:
+        for _ in range(5):
+            # With the least of buffers, and never read: the server cannot write to it after some events.
+            stalled = stack.enter_context(socket.socket())
+            stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            stalled.connect(("127.0.0.1", served.port))
+            stalled.sendall(f"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode())
+        wait_for(lambda: len(events._clients) >= 5)
+        stuck = list(events._clients)
+        # Without a socket that is full at once: what waits for a client is bounded, whatever it reads.
+        for client in stuck:
+            for _ in range(10 * WAITING_MAX):
+                served._app.state.events._loop.call_soon_threadsafe(client.put, b": filler\n\n" * 100_000)
+        before = events.rounds
+        with httpx.Client(base_url=served.address, timeout=PATIENCE_S) as client:
+            assert client.get("/api/v1/overview").status_code == 200
+            with client.stream("GET", "/api/v1/events") as answer:
+                lines = answer.iter_lines()
+                seen = [next(line for line in lines if line.startswith("event: overview")) for _ in range(3)]
+        assert len(seen) == 3 and events.rounds > before
+        assert all(each.waiting.qsize() <= WAITING_MAX for each in stuck)
+        assert any(each.waiting.full() for each in stuck), "they are stuck"
+    wait_for(lambda: not events._clients)
 
 
 async def _first_events(client: httpx.AsyncClient, count: int) -> list[str]:
