@@ -20,7 +20,7 @@ from penstock.api.arguments import (
     require_sequence,
 )
 from penstock.api.grouped_stream import GroupedStream
-from penstock.api.join import JoinLate, joined_streams
+from penstock.api.join import joined_streams
 from penstock.api.lookups import as_of_join
 from penstock.api.over_stream import OverStream
 from penstock.api.process_call import ProcessCall, time_mode_of
@@ -394,7 +394,7 @@ class KeyedStream(GroupedStream):
         state_ttl: Duration | None = None,
         how: How = "inner",
         on: str | tuple[str, str] | None = None,
-        late: JoinLate = "drop",
+        late: Late = "drop",
         suffix: str = "_right",
         name: str | None = None,
         parallelism: int | None = None,
@@ -413,7 +413,8 @@ class KeyedStream(GroupedStream):
         A key column of one name is in the result once; other columns of the right side whose names the left side has
         get the `suffix`. A null key equals no other. `on` names the columns of the event time, if they are not those
         of `with_watermark`. A row behind the watermark is late: with `late="drop"` it is left out and counted in
-        `Status.rows_late`, with `late="error"` it is a `DataError`.
+        `Status.rows_late`, with `late="error"` it is a `DataError`, and with `late="stream"` a record of the streams
+        `late("left")` and `late("right")` of the result, with all its columns.
 
         Example:
 
