@@ -55,6 +55,7 @@ from penstock.errors import (
 from penstock.metrics.group import MetricGroup
 from penstock.metrics.samples import Metrics, Sample
 from penstock.model.aggregates import ColumnarAggregate
+from penstock.model.filtered import filtered
 from penstock.model.units import Duration, Size
 from penstock.operators.keyed.batch_function import BatchFunction
 from penstock.operators.keyed.functions import KeyedContext, KeyedFunction, TwoInputContext, TwoInputFunction
@@ -98,6 +99,7 @@ __all__ = [
     "KeyedFunction",
     "BatchFunction",
     "ColumnarAggregate",
+    "filtered",
     "KeyedContext",
     "TwoInputFunction",
     "TwoInputContext",

@@ -32,6 +32,8 @@ DEAD_LETTERS = "dead_letters"
 """The side output for input that could not be read."""
 LATE = "late"
 """The side output for records that came after their windows had been emitted."""
+LATE_OF_SIDE = {"left": "late_left", "right": "late_right"}
+"""The side outputs of a join for late records: its sides have different columns."""
 
 COORDINATOR = WorkerId(-1)
 """Address of the coordinator on the transport."""

@@ -1,4 +1,4 @@
-"""What stands behind a join in the simulator, and the model of its results."""
+"""What stands behind a join, or frames, in the simulator, and the models of their results."""
 
 from __future__ import annotations
 
@@ -52,6 +52,33 @@ class PairNumbers(Operator):
         partners = np.full(len(left), _ALONE)
         partners[~alone] = numbers_of(pa.RecordBatch.from_arrays([batch.column("v_right").drop_null()], names=["v"]))
         emit(batch_of(pair_number(left, partners)))
+
+    def on_watermark(self, watermark: int, emit: Emit) -> bool | None:
+        self.reached = watermark
+        return None
+
+
+def frames_within(numbers: Numbers, times: Numbers, reach: int) -> list[int]:
+    """The model: for each number, how many of its key are from `reach` before it up to its time."""
+    rows = list(zip(numbers.tolist(), window_keys(numbers).tolist(), times.tolist(), strict=True))
+    return [
+        pair_number(number, sum(theirs == key and at - reach <= other <= at for _, theirs, other in rows))
+        for number, key, at in rows
+    ]
+
+
+class FrameNumbers(Operator):
+    """Each record and the size of its frame as one number. Records are in the order of time, before the watermark."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.reached: int | None = None
+
+    def process(self, batch: pa.RecordBatch, source: int, emit: Emit) -> None:
+        times = batch.column("t").to_numpy()
+        if (np.diff(times) < 0).any() or (self.reached is not None and times.min() < self.reached):
+            self.world.violation(f"frames of the times {times.tolist()} come behind the watermark {self.reached}")
+        emit(batch_of(pair_number(numbers_of(batch.select(["v"])), batch.column("n").to_numpy())))
 
     def on_watermark(self, watermark: int, emit: Emit) -> bool | None:
         self.reached = watermark

@@ -33,7 +33,7 @@ from tests.simulation.functions import (
     window_keys,
     windows_of,
 )
-from tests.simulation.joins import PairNumbers, pair_number, pairs_within
+from tests.simulation.joins import FrameNumbers, PairNumbers, frames_within, pair_number, pairs_within
 from tests.simulation.operators import KEYS, Check, Count, KeyBy, Ordered, kept, modulo
 from tests.simulation.records import Numbers, batch_of, numbers_of
 from tests.simulation.sources import AppearingSource, NumberSource
@@ -457,6 +457,23 @@ def joined_by_key(world: World, load: Load) -> Topology:
     return Topology(build.graph(), np.array(expected))
 
 
+def framed(world: World, load: Load) -> Topology:
+    """Frames of a stretch of event time, in small portions: rows wait for the watermark and hold it."""
+    build = Build(world, load)
+    source = build.source(tick=4)
+    stamp = Stamp(source.split_count)
+    stamped = build.then(build.read(source), "stamp", lambda: stamp).key_by("k")
+    frames = stamped.over(range="6 ms", on="t", late="error")
+    counted = frames.aggregate(n="count", name="frames", parallelism=load.parallelism + 1)
+    build.finish(build.then(counted, "numbers", lambda: FrameNumbers(world), load.parallelism + 1).rebalance())
+    expected: list[int] = []
+    for first, end in itertools.pairwise([0, *load.ended_at, load.count]):
+        # At the end of input all frames are emitted, and later ones begin anew.
+        numbers = np.arange(source.split_count * first, source.split_count * end)
+        expected += frames_within(numbers, stamp.times(numbers), 6)
+    return Topology(build.graph(), np.array(expected), holding=frozenset({"frames"}))
+
+
 SIMULATED: dict[str, Callable[[World, Load], Topology]] = TOPOLOGIES | {
     build.__name__: build
     for build in (
@@ -480,5 +497,6 @@ SIMULATED: dict[str, Callable[[World, Load], Topology]] = TOPOLOGIES | {
         ranked,
         joined,
         joined_by_key,
+        framed,
     )
 }

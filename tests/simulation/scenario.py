@@ -212,7 +212,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
     )
 
 
-_WINDOWED = {"tumbling", "sessions", "sliding", "event_timers", "by_key_times", "joined"}
+_WINDOWED = {"tumbling", "sessions", "sliding", "event_timers", "by_key_times", "joined", "framed"}
 
 _ONE_LIFE = {"split_times", "idle_split", "appearing"}
 """Topologies with splits whose records would be late after an end of input, or that have no such end."""

@@ -6,6 +6,7 @@ Arguments are `object` here, because annotations do not keep anybody from passin
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from penstock.columnar.schema_guard import SchemaLike, as_schema
 from penstock.errors import PenstockError, PipelineError
 from penstock.ids import DEAD_LETTERS, LATE, MAIN_OUTPUT
 from penstock.model.aggregates import ALIASES, FUNCTIONS, Aggregate, ColumnarAggregate, Function
+from penstock.model.filtered import Filtered, Masked, masked
 from penstock.model.units import Duration, duration_ms
 from penstock.model.windows import ON_CLOSE, Emission, FixedWindows, SessionWindows
 from penstock.operators.failures import OnError
@@ -30,9 +32,11 @@ Output: TypeAlias = (
     | tuple[ColumnarAggregate, str]
     | tuple[ColumnarAggregate, str, str]
     | tuple[ColumnarAggregate, str, str, str]
+    | Filtered
 )
 """An aggregate: `"count"`, or a function and a column, such as `("sum", "amount")`. Some functions take more:
-`("quantile", "ms", 0.99)`, `("arg_max", "seller", "price")`, and a `ColumnarAggregate` with its columns."""
+`("quantile", "ms", 0.99)`, `("arg_max", "seller", "price")`, and a `ColumnarAggregate` with its columns.
+`filtered` makes one of some records only."""
 Row: TypeAlias = dict[str, Any]
 UserFunction: TypeAlias = Callable[..., object]
 """A function of records, in the format that its user chose."""
@@ -147,6 +151,32 @@ def aggregates_of(key: tuple[str, ...], outputs: Mapping[str, Output]) -> list[A
     return [_aggregate(output, what) for output, what in outputs.items()]
 
 
+def masks_of(outputs: Mapping[str, Output]) -> list[Masked]:
+    """The masked columns that filtered aggregates read. `aggregates_of` has checked them."""
+    return [
+        masked(column, what.where)
+        for output, what in outputs.items()
+        if isinstance(what, Filtered)
+        for column in _aggregate(output, what.what).columns or (None,)
+    ]
+
+
+def _filtered_aggregate(output: str, filtered: Filtered) -> Aggregate:
+    """The aggregate over the masked columns."""
+    if not isinstance(filtered.where, pc.Expression):
+        raise PipelineError(
+            f"aggregate: {output} is filtered, and where is {filtered.where!r}: it must be an Arrow expression, "
+            f'such as filtered("count", where=pc.field("amount") > 10)'
+        )
+    if any(isinstance(each, Filtered) for each in filtered.what):
+        raise PipelineError(f"aggregate: {output} is filtered twice: put the conditions together with &")
+    plain = _aggregate(output, filtered.what)
+    names = [masked(column, filtered.where).name for column in plain.columns or (None,)]
+    by = names[1] if plain.by is not None else None
+    more = tuple(names[1:]) if plain.more else ()
+    return replace(plain, column=names[0], by=by, more=more)
+
+
 def windows_of(size: Duration, every: Duration | None, offset: Duration, lateness: Duration) -> FixedWindows:
     size_ms = duration_ms("window: size", size, at_least_ms=1, exactly=True)
     every_ms = size_ms if every is None else duration_ms("window: every", every, at_least_ms=1, exactly=True)
@@ -179,6 +209,8 @@ def sessions_of(gap: Duration) -> SessionWindows:
 
 
 def _aggregate(output: str, what: object) -> Aggregate:
+    if isinstance(what, Filtered):
+        return _filtered_aggregate(output, what)
     named, *arguments = what if isinstance(what, tuple) and what else (what,)
     if isinstance(named, ColumnarAggregate):
         return _own_aggregate(output, named, arguments)

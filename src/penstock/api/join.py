@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -13,10 +13,11 @@ from penstock.api.arguments import require_choice
 from penstock.errors import DataError, PipelineError
 from penstock.graph.edges import OutputPort
 from penstock.graph.logical import Keeps
-from penstock.ids import MAIN_OUTPUT
+from penstock.ids import LATE_OF_SIDE, MAIN_OUTPUT
 from penstock.model.changelog import Changelog
 from penstock.model.joins import SIDES, How, IntervalBounds, JoinBounds, RegularBounds, WindowBounds
 from penstock.model.units import Duration, duration_ms
+from penstock.model.windows import Late
 from penstock.operators.join.operator import JoinOperator
 from penstock.operators.join.output import key_type
 from penstock.operators.join.spec import JoinSpec
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from penstock.api.stream import Stream
 
 _log = logging.getLogger("penstock")
-
-JoinLate: TypeAlias = Literal["drop", "error"]
-"""What happens to a row that comes too late to meet all its partners. Dropped ones are counted."""
 
 
 def joined_streams(
@@ -40,7 +38,7 @@ def joined_streams(
     state_ttl: Duration | None,
     how: How,
     on: str | tuple[str, str] | None,
-    late: JoinLate,
+    late: Late,
     suffix: str,
     name: str | None,
     parallelism: int | None,
@@ -55,7 +53,7 @@ def joined_streams(
         side._require_columns("join")
         side._require_appends("join", "a pair of a record that is taken back would stay; join the records themselves")
     require_choice("join: how", how, "inner", "left", "right", "full")
-    require_choice("join: late", late, "drop", "error")
+    require_choice("join: late", late, "drop", "error", "stream")
     if not suffix:
         raise PipelineError(f"join: suffix is {suffix!r}: it must be a text, such as '_right'")
     times = _times(left, right, on)
@@ -71,6 +69,11 @@ def joined_streams(
         )
     schemas = _declared(left), _declared(right)
     spec = JoinSpec(bounds, how, (left.key, right.key), times, late, suffix, schemas)
+    if late == "stream" and spec.clock != "event":
+        raise PipelineError(
+            "join: late is 'stream': no row of this join is late, since it has no event time. Leave late=… out, or "
+            "join with between=…, window=… or a state_ttl of event time"
+        )
     chosen = left.pipeline._add(
         "join",
         name,
@@ -80,6 +83,7 @@ def joined_streams(
         keeps=Keeps.KEYS,
         learns_schemas=how != "inner",
         definition=_definition(spec),
+        side_outputs=tuple(LATE_OF_SIDE.values()) if late == "stream" else (),
     )
     left.pipeline._connect(left._ports, chosen, 0)
     left.pipeline._connect(right._ports, chosen, 1)

@@ -12,6 +12,7 @@ from penstock.api.arguments import (
     Output,
     Row,
     aggregates_of,
+    masks_of,
     outputs_besides,
     require_choice,
     require_columns,
@@ -19,7 +20,7 @@ from penstock.api.arguments import (
     require_sequence,
 )
 from penstock.api.grouped_stream import GroupedStream
-from penstock.api.join import JoinLate, joined_streams
+from penstock.api.join import joined_streams
 from penstock.api.lookups import as_of_join
 from penstock.api.over_stream import OverStream
 from penstock.api.process_call import ProcessCall, time_mode_of
@@ -172,8 +173,9 @@ class KeyedStream(GroupedStream):
 
         Functions are sum, count, min, max, mean (also called avg), first, last, std, var, count_distinct,
         approx_count_distinct, collect_list, `("quantile", "ms", 0.99)`, `("arg_max", "seller", "price")`, arg_min, and
-        your own, by a `ColumnarAggregate`. The current values of each key are emitted for every batch that had records
-        of it: a stream of updates, of which the last one for a key counts.
+        your own, by a `ColumnarAggregate`; `filtered(…, where=…)` makes one of some records
+        only. The current values of each key are emitted for every batch that had records of it: a stream of updates,
+        of which the last one for a key counts.
         Nulls are left out, as in SQL; a sum of integers that overflows is a `DataError`.
 
         `sequence="version"` adds an int64 column that says which update of a key is newer, also in files: the number of
@@ -198,7 +200,8 @@ class KeyedStream(GroupedStream):
         if sequence is not None:
             outputs = {**outputs_besides(sequence, outputs), sequence: "count"}
         aggregates = aggregates_of(self.key, outputs)
-        made: OperatorFactory = functools.partial(AggregateOperator, aggregates, emit == "final")
+        masks = masks_of(outputs)
+        made: OperatorFactory = functools.partial(AggregateOperator, aggregates, emit == "final", masks)
         takes_back = self._takes_back(aggregates)
         if takes_back or emit == "changelog":
             made = functools.partial(
@@ -207,6 +210,7 @@ class KeyedStream(GroupedStream):
                 takes_back=takes_back,
                 emits_changelog=emit == "changelog",
                 is_final=emit == "final",
+                masks=masks,
             )
         stream = self._node(
             "aggregate",
@@ -215,7 +219,8 @@ class KeyedStream(GroupedStream):
             parallelism,
             outputs_of(aggregates),
             keeps=Keeps.KEYS,
-            reads=(*columns_of(aggregates), *((OP,) if takes_back else ())),
+            # Nobody knows which columns a condition reads: all of them come here.
+            reads=None if masks else (*columns_of(aggregates), *((OP,) if takes_back else ())),
             needs_end=emit == "final",
             definition=((AGGREGATES, kept_for(aggregates)),),
         )
@@ -389,7 +394,7 @@ class KeyedStream(GroupedStream):
         state_ttl: Duration | None = None,
         how: How = "inner",
         on: str | tuple[str, str] | None = None,
-        late: JoinLate = "drop",
+        late: Late = "drop",
         suffix: str = "_right",
         name: str | None = None,
         parallelism: int | None = None,
@@ -408,7 +413,8 @@ class KeyedStream(GroupedStream):
         A key column of one name is in the result once; other columns of the right side whose names the left side has
         get the `suffix`. A null key equals no other. `on` names the columns of the event time, if they are not those
         of `with_watermark`. A row behind the watermark is late: with `late="drop"` it is left out and counted in
-        `Status.rows_late`, with `late="error"` it is a `DataError`.
+        `Status.rows_late`, with `late="error"` it is a `DataError`, and with `late="stream"` a record of the streams
+        `late("left")` and `late("right")` of the result, with all its columns.
 
         Example:
 

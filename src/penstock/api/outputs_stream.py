@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from penstock.api.arguments import require_columns
+from penstock.api.arguments import require_choice, require_columns
 from penstock.api.function_stream import FunctionStream
 from penstock.errors import PipelineError
 from penstock.graph.edges import side_ports
-from penstock.ids import DEAD_LETTERS, LATE
+from penstock.ids import DEAD_LETTERS, LATE, LATE_OF_SIDE
 from penstock.operators.keyed.retract import UpsertOperator
 
 if TYPE_CHECKING:
@@ -56,8 +56,10 @@ class OutputsStream(FunctionStream):
         cure = f'declare it there: side_outputs={{"{output}": "…"}}'
         return self._stream(side_ports(self.pipeline._nodes, self._ports, output, cure))
 
-    def late(self) -> Stream:
+    def late(self, side: Literal["left", "right"] | None = None) -> Stream:
         """The records that came after their windows had been emitted, as a stream: `window(…, late="stream")`.
+
+        Of a join with `late="stream"`, `late("left")` and `late("right")` are the late records of its two sides.
 
         Example:
 
@@ -65,8 +67,11 @@ class OutputsStream(FunctionStream):
             >>> windows.count(name="counts").late()
             <Stream of pipeline 'orders' behind 'counts'>
         """
-        cure = 'say late="stream" in the call of window'
-        late = self._stream(side_ports(self.pipeline._nodes, self._ports, LATE, cure))
+        if side is not None:
+            require_choice("late: side", side, *LATE_OF_SIDE)
+        output = LATE if side is None else LATE_OF_SIDE[side]
+        cure = 'say late="stream" in the call of window or over; of a join, read late("left") and late("right")'
+        late = self._stream(side_ports(self.pipeline._nodes, self._ports, output, cure))
         return late._without_group() if any(port.beside for port in self._ports) else late
 
     def to_upsert(self, *key: str, name: str | None = None, parallelism: int | None = None) -> Stream:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from penstock.api.arguments import Output, aggregates_of
+from penstock.api.arguments import Output, aggregates_of, masks_of
 from penstock.columnar.frames import FRAME_FUNCTIONS
 from penstock.errors import PipelineError
 from penstock.graph.logical import Keeps, OperatorFactory
@@ -54,6 +54,11 @@ class OverStream:
             [3, 8]
         """
         aggregates = aggregates_of(self.stream.key, outputs)
+        if masks_of(outputs):
+            raise PipelineError(
+                "over: an aggregate of a frame cannot be filtered: make a column with with_column in front that is "
+                "null in the records that do not count"
+            )
         for each in aggregates:
             if each.function not in FRAME_FUNCTIONS:
                 known = ", ".join(FRAME_FUNCTIONS)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.api.arguments import (
     Output,
     aggregates_of,
+    masks_of,
     outputs_besides,
     require_columns,
     require_count,
@@ -78,7 +79,8 @@ class WindowedStream:
         if sequence is not None:
             outputs = {**outputs_besides(sequence, outputs), sequence: "count"}
         aggregates = aggregates_of((*key, WINDOW_START, WINDOW_END), outputs)
-        made = functools.partial(WindowOperator, self.windows, self._on, aggregates, self._late, self._emission)
+        masks = masks_of(outputs)
+        made = functools.partial(WindowOperator, self.windows, self._on, aggregates, self._late, self._emission, masks)
         # What has the event time of a result is for its reader to say: see docs/internals/decisions/0020.
         has_late = self._late == "stream"
         settings = {
@@ -94,8 +96,8 @@ class WindowedStream:
             outputs_of(aggregates),
             keeps=Keeps.KEYS,
             definition=tuple(settings.items()),
-            # A late record leaves with all its columns, so all of them must come here.
-            reads=None if has_late else (self._on, *columns_of(aggregates)),
+            # A late record leaves with all its columns, and a condition may read any: all of them must come here.
+            reads=None if has_late or masks else (self._on, *columns_of(aggregates)),
             side_outputs=(LATE,) if has_late else (),
         )
         return stream._timed(None)
@@ -215,7 +217,8 @@ class CountWindowedStream:
             {'user': 'ben', 'largest': -1}
         """
         aggregates = aggregates_of(self.stream.key, outputs)
-        made = functools.partial(CountWindowOperator, self.windows, aggregates)
+        masks = masks_of(outputs)
+        made = functools.partial(CountWindowOperator, self.windows, aggregates, masks)
         settings = {"windows": str(self.windows).removeprefix("windows of "), "aggregates": kept_for(aggregates)}
         return self.stream._node(
             "count_window",
@@ -225,7 +228,7 @@ class CountWindowedStream:
             outputs_of(aggregates),
             keeps=Keeps.KEYS,
             definition=tuple(settings.items()),
-            reads=columns_of(aggregates),
+            reads=None if masks else columns_of(aggregates),
         )
 
     def sum(

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.connectors.sink import Sink
 from penstock.connectors.source import Source
 from penstock.errors import PipelineError
-from penstock.ids import DEAD_LETTERS, LATE, MAIN_OUTPUT, EdgeId, OperatorName
+from penstock.ids import DEAD_LETTERS, LATE, LATE_OF_SIDE, MAIN_OUTPUT, EdgeId, OperatorName
 from penstock.operators.contract import Operator
 from penstock.protocol.manifest import Partitioning
 
@@ -211,6 +211,9 @@ def _check_side_outputs(graph: Graph, node: Node) -> None:
 
 def reading(output: str) -> str:
     """The call that reads a side output."""
+    for side, late in LATE_OF_SIDE.items():
+        if output == late:
+            return f'late("{side}")'
     return f"{output}()" if output in (DEAD_LETTERS, LATE) else f'side_output("{output}")'
 
 

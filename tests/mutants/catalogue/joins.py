@@ -52,6 +52,14 @@ MUTANTS = (
         ("tests/unit/operators/join/test_join_keys.py",),
     ),
     _mutant(
+        "Late rows of the right side are in the stream of the left side",
+        _OPERATOR,
+        "            side = SIDES[portion.side]\n",
+        "            side = SIDES[0]\n",
+        "Records of other columns come out of a side output.",
+        _PIPELINES,
+    ),
+    _mutant(
         "A null key equals a null key",
         _OPERATOR,
         "barred = either(is_late, portion.is_without_key)",

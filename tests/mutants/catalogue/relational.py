@@ -8,6 +8,7 @@ _ON_ERROR = ("tests/unit/operators/test_on_error.py",)
 _SIDES = ("tests/unit/operators/test_user_side_outputs.py",)
 _TOP = ("tests/unit/operators/keyed/test_top.py",)
 _OVER = ("tests/unit/operators/keyed/test_over.py",)
+_FILTERED = ("tests/unit/operators/keyed/test_filtered.py",)
 _CHANGES = ("tests/unit/operators/keyed/test_changelog.py",)
 
 
@@ -152,6 +153,30 @@ MUTANTS = (
         "                order = np.argsort(-found)\n",
         "The record that came first leaves the first ones, and frames have others than the last rows.",
         (*_TOP, *_OVER),
+    ),
+    _mutant(
+        "A condition that is null holds",
+        "operators/masked_columns.py",
+        "array.fill_null(False)",
+        "array.fill_null(True)",
+        "Records count for which nobody knows whether they should.",
+        _FILTERED,
+    ),
+    _mutant(
+        "Long conditions that look alike are one",
+        "model/filtered.py",
+        '    if "..." in shown:\n',
+        '    if "...." in shown:\n',
+        "Two filtered aggregates have the result of one of them.",
+        _FILTERED,
+    ),
+    _mutant(
+        "A condition filters the first column alone",
+        "api/arguments.py",
+        "    by = names[1] if plain.by is not None else None\n",
+        "    by = plain.by\n",
+        "The row of arg_max is one that does not count.",
+        _FILTERED,
     ),
     _mutant(
         "A deleted record counts once more",

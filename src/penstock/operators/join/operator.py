@@ -25,6 +25,7 @@ from penstock.columnar.grouping import key_columns
 from penstock.columnar.hashing import hash_rows, key_groups_of_hashes
 from penstock.columnar.schema_guard import SchemaGuard
 from penstock.errors import DataError
+from penstock.ids import LATE_OF_SIDE
 from penstock.metrics import standard as metrics
 from penstock.metrics.metric import Over, gauge
 from penstock.model.event_time import MAX_WATERMARK, MIN_WATERMARK
@@ -262,7 +263,11 @@ class JoinOperator(NamedOperator):
                 f"{count} rows of the {SIDES[portion.side]} side came when rows that they may have met were gone: "
                 f'allow a longer delay in with_watermark, or say late="drop" to count them and go on'
             )
-        self._late_rows.add(count)
+        if self.spec.late == "stream" and count:
+            side = SIDES[portion.side]
+            self.context.emit_to(LATE_OF_SIDE[side], take_rows(portion.rows, np.flatnonzero(is_late)))
+        else:
+            self._late_rows.add(count)
 
     # --- time ---
 

@@ -9,7 +9,9 @@ import pyarrow as pa
 from penstock.columnar.grouping import key_columns
 from penstock.errors import DataError
 from penstock.model.aggregates import Aggregate
+from penstock.model.filtered import Masked
 from penstock.operators.contract import Emit, OperatorContext
+from penstock.operators.masked_columns import MaskedColumns
 from penstock.operators.named import NamedOperator
 
 _EMITTED_ROWS = 1 << 12
@@ -41,9 +43,10 @@ class Pending:
 class AggregateOperator(NamedOperator):
     """Folds each batch into columnar aggregates, and emits the current values of the keys in it, or all at the end."""
 
-    def __init__(self, aggregates: Sequence[Aggregate], is_final: bool = False) -> None:
+    def __init__(self, aggregates: Sequence[Aggregate], is_final: bool = False, masks: Sequence[Masked] = ()) -> None:
         self.aggregates = tuple(aggregates)
         self.is_final = is_final
+        self.masked = MaskedColumns(masks)
 
     def setup(self) -> None:
         self._state = self.context.keyed.aggregate("aggregates", self.context.key, self.aggregates)
@@ -52,6 +55,7 @@ class AggregateOperator(NamedOperator):
     def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         key_columns(batch, self.context.key, self.context.operator)
         try:
+            batch = self.masked.added(batch, DataError)
             if self._pending is None:
                 emit(self._state.update(batch))
             else:

@@ -21,8 +21,10 @@ from penstock.columnar.schema_guard import column_of
 from penstock.errors import DataError
 from penstock.model.aggregates import Aggregate, columns_of
 from penstock.model.changelog import DELETE, INSERT, OP, UPDATE, changelog_of
+from penstock.model.filtered import Masked
 from penstock.operators.contract import Emit
 from penstock.operators.keyed.aggregate import Pending
+from penstock.operators.masked_columns import MaskedColumns
 from penstock.operators.named import NamedOperator
 from penstock.state.rows.keyed_rows import KeyedRowsDescriptor
 
@@ -33,12 +35,19 @@ class RetractingAggregateOperator(NamedOperator):
     """Aggregates of a changelog, or as a changelog, or both."""
 
     def __init__(
-        self, aggregates: Sequence[Aggregate], *, takes_back: bool, emits_changelog: bool, is_final: bool
+        self,
+        aggregates: Sequence[Aggregate],
+        *,
+        takes_back: bool,
+        emits_changelog: bool,
+        is_final: bool,
+        masks: Sequence[Masked] = (),
     ) -> None:
         self.aggregates = tuple(aggregates)
         self.takes_back = takes_back
         self.emits_changelog = emits_changelog
         self.is_final = is_final
+        self.masked = MaskedColumns(masks)
 
     def setup(self) -> None:
         keyed, key = self.context.keyed, self.context.key
@@ -58,6 +67,7 @@ class RetractingAggregateOperator(NamedOperator):
 
     def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         key_columns(batch, self.context.key, self.context.operator)
+        batch = self.masked.added(batch, self._error)
         weighted = self._weighted(batch) if self.takes_back else batch
         try:
             current = self._state.update(weighted)

@@ -21,8 +21,10 @@ from penstock.ids import LATE
 from penstock.metrics import standard as metrics
 from penstock.model.aggregates import Aggregate
 from penstock.model.event_time import MAX_WATERMARK
+from penstock.model.filtered import Masked
 from penstock.model.windows import ON_CLOSE, Emission, Late, SessionWindows, WindowKind
 from penstock.operators.contract import Emit
+from penstock.operators.masked_columns import MaskedColumns
 from penstock.operators.named import NamedOperator
 from penstock.state.windows.panes import PanedState
 from penstock.state.windows.state import WindowState
@@ -40,12 +42,14 @@ class WindowOperator(NamedOperator):
         aggregates: Sequence[Aggregate],
         late: Late,
         emission: Emission = ON_CLOSE,
+        masks: Sequence[Masked] = (),
     ) -> None:
         self.kind = kind
         self.on = on
         self.aggregates = tuple(aggregates)
         self.late = late
         self.emission = emission
+        self.masked = MaskedColumns(masks)
 
     def setup(self) -> None:
         self._late_rows = self.context.metrics.counter(metrics.LATE)
@@ -67,7 +71,7 @@ class WindowOperator(NamedOperator):
     def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         key_columns(batch, self.context.key, self.context.operator)
         with self._naming_operator():
-            late_rows = self._state.add(batch)
+            late_rows = self._state.add(self.masked.added(batch, DataError))
             if self.emission.every_ms is None:
                 self._emit_updates(emit)
         if len(late_rows):

@@ -33,6 +33,7 @@ class Context:
         self.watermark = MIN_WATERMARK
         self.metrics = self
         self.late = Instrument()
+        self.late_rows: list[tuple[str, pa.RecordBatch]] = []
         self.released: list[int] = []
         self.owed: list[Iterator[None]] = []
         self.background: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
@@ -55,6 +56,9 @@ class Context:
 
     def work_off(self, steps: Iterator[None]) -> None:
         self.owed.append(steps)
+
+    def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
+        self.late_rows.append((output, batch))
 
     def begin_slice(self) -> Callable[[], bool]:
         return lambda: True

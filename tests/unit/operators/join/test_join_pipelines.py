@@ -14,7 +14,7 @@ import pytest
 from penstock import DataError, KeyedStream, Pipeline, PipelineError, Stream
 from penstock.model.joins import How
 from penstock.operators.join.portion import PAIRS_MAX
-from penstock.testing import CHECKPOINT, CollectSink, ListSource, Result, Schedule, collect, run
+from penstock.testing import ABORT, CHECKPOINT, CollectSink, ListSource, Result, Schedule, collect, run
 from penstock.worker.settings import WorkerSettings
 
 Row = dict[str, Any]
@@ -143,6 +143,42 @@ def test_windows_behind_a_join_close_before_the_end() -> None:
     windows.sink(sink)
     run(pipeline)
     assert len({row["window_start"] for row in sink.rows()}) == 10
+
+
+@pytest.mark.parametrize("how", ["inner", "full"])
+@pytest.mark.parametrize("join", [{"between": (0, 0)}, {"window": "10 ms"}, {"state_ttl": "10 ms"}])
+def test_late_rows_of_both_sides_are_streams_with_their_own_columns(join: Row, how: How) -> None:
+    on_time = [{"id": 1, "at": at, "n": at} for at in (0, 100, 200, 300)]
+    more = [{"id": 1, "at": 300 + at, "n": 0} for at in range(99)]
+    late = [{"id": 1, "at": 5, "n": 9}, {"id": None, "at": 6, "n": 10}]
+    pipeline, pairs, left, right = Pipeline("late"), CollectSink(), CollectSink(), CollectSink()
+    left_rows = [*on_time, CHECKPOINT, *more, *late, ABORT()]
+    right_rows = [{**row, "m": row["n"]} for row in (*on_time, *more, {"id": 1, "at": 7, "n": 11})]
+    ours, theirs = sides(pipeline, left_rows, [*right_rows[:4], CHECKPOINT, *right_rows[4:]], splits=1)
+    result = ours.join(theirs, **join, how=how, late="stream", name="join")
+    result.sink(pairs, name="pairs")
+    result.late("left").sink(left, name="left late")
+    result.late("right").sink(right, name="right late")
+    ended = run(pipeline)
+    assert ended.rows_late == 0
+    assert sorted(left.rows(), key=lambda row: row["n"]) == late
+    assert right.rows() == [{"id": 1, "at": 7, "n": 11, "m": 11}]
+    assert not {9, 10, 11} & {row[name] for row in pairs.rows() for name in ("n", "n_right")}
+
+
+def test_late_rows_of_a_join_are_read_by_side() -> None:
+    ours, theirs = sides(Pipeline("late"), [], [])
+    result = ours.join(theirs, between=(0, 0), late="stream", name="join")
+    with pytest.raises(PipelineError, match=r'of a join, read late\("left"\) and late\("right"\)'):
+        result.late()
+    with pytest.raises(PipelineError, match="late: side is 'middle': it must be 'left' or 'right'"):
+        result.late("middle")  # type: ignore[arg-type]
+    result.sink(CollectSink(), name="pairs")
+    result.late("left").sink(CollectSink(), name="late")
+    with pytest.raises(PipelineError, match=r'nobody reads the output .* with \.late\("right"\)\.sink'):
+        result.pipeline.graph()
+    with pytest.raises(PipelineError, match="no row of this join is late, since it has no event time"):
+        ours.join(theirs, state_ttl=None, late="stream")
 
 
 def test_late_rows_are_counted_or_refused() -> None:
@@ -301,7 +337,7 @@ def test_the_side_without_event_time_is_named(has_time: tuple[bool, bool], sides
         ({"window": 0}, "join: window is 0"),
         ({"state_ttl": "-1 s"}, "join: state_ttl is '-1 s'"),
         ({"how": "outer"}, "join: how is 'outer'"),
-        ({"late": "stream", "between": (0, 1)}, "join: late is 'stream'"),
+        ({"late": "keep", "between": (0, 1)}, "join: late is 'keep'"),
         ({"suffix": ""}, "join: suffix is ''"),
     ],
 )
