@@ -66,10 +66,12 @@ def user_code() -> list[Case]:
         cases.append(Case("users' own Python", detail, contenders, (Bar(Kind.RATIO, "rate", bar, goal),), shown))
 
     spark, bytewax = ("Spark streaming", "spark-user-code"), ("Bytewax", "bytewax-user-code")
+    flink = ("PyFlink", "flink-user-code")
     for keys in (1_000, 100_000):
         case("StatefulProcessor in pandas", "processor", keys, 2_000_000, (*spark, 400_000), 3.0, 10.0)
         case("StatefulProcessor in rows", "processor-rows", keys, 2_000_000, (*spark, 400_000), 3.0, 10.0)
         case("KeyedFunction in rows", "keyed", keys, 4_000_000, (*bytewax, 2_000_000), 2.0, 5.0)
+        case("KeyedFunction in rows, beside PyFlink", "keyed", keys, 4_000_000, (*flink, 400_000), 3.0, 10.0)
     for kind in ("map", "filter", "flat_map"):
         case(f"{kind} in rows", kind, 1, 8_000_000, (*bytewax, 2_000_000), 2.0, 5.0)
     case("map in pandas", "map-pandas", 1, 20_000_000, (*spark, 8_000_000), 2.0, 5.0)

@@ -8,8 +8,8 @@
 | `map`, `filter`, `flat_map` | a function of one row, a dictionary |
 | `map-pandas` | a function of DataFrames |
 
-The figures are those of `benchmarks.throughput`. The work is that of `peers/bytewax/user_code.py` and
-`peers/spark/user_code.py`.
+The figures are those of `benchmarks.throughput`. The work is that of `peers/bytewax/user_code.py`,
+`peers/spark/user_code.py` and `peers/flink/user_code.py`.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ class Format(ABC):
     """One form. `guard` holds the output to one schema."""
 
     name: str
+    one: type
+    """The usual type of one output. `is_one` knows the others."""
 
     def __init__(self, guard: SchemaGuard) -> None:
         self.guard = guard
@@ -77,6 +79,7 @@ class Format(ABC):
 
 class ArrowFormat(Format):
     name = "arrow"
+    one = pa.RecordBatch
     expected = "a pyarrow.RecordBatch (or Table)"
 
     def of(self, batch: pa.RecordBatch) -> Records:
@@ -110,6 +113,7 @@ class PandasFormat(Format):
     def __init__(self, guard: SchemaGuard) -> None:
         super().__init__(guard)
         self._pandas: Any = importlib.import_module("pandas")
+        self.one = self._pandas.DataFrame
 
     def of(self, batch: pa.RecordBatch) -> Records:
         changed = [position for position, column in enumerate(batch.columns) if _needs_nullable(column)]
@@ -161,6 +165,7 @@ class PolarsFormat(Format):
     def __init__(self, guard: SchemaGuard) -> None:
         super().__init__(guard)
         self._polars: Any = importlib.import_module("polars")
+        self.one = self._polars.DataFrame
 
     def of(self, batch: pa.RecordBatch) -> Records:
         return self._polars.from_arrow(batch)
@@ -186,6 +191,7 @@ class RowsFormat(Format):
     where the output's schema is declared."""
 
     name = "rows"
+    one = dict
     expected = "a row: a dict, a Row, or a tuple where schema= says what its fields are"
 
     def __init__(self, guard: SchemaGuard) -> None:

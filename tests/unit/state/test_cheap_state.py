@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import DataError
 from penstock.state import KeyedState, ListState, MapState, ValueState
+from penstock.state.rows.base import CONVERTED_ROWS
 from penstock.state.rows.tuples import TupleType
 from tests.unit.state.test_rows import KEY, NUMBER, at, new_state
 
@@ -198,3 +199,34 @@ def test_snapshots_hold_the_state_of_their_moment_while_it_changes(changes: list
             for piece in encoded:
                 restored.keyed.restore(piece.name, [piece.batch])
             assert restored.found() == expected
+
+
+def test_many_keys_and_one_large_entry_are_encoded_in_small_parts_and_come_back_whole() -> None:
+    many = range(2 * CONVERTED_ROWS + 5)
+    keyed = KeyedState(range(1), 1, KEY)
+    model = Model(keyed)
+    for key in many:
+        keyed.set_key(0, (key,))
+        model.value.update((key,))
+    keyed.set_key(0, (4,))
+    model.list.put([(number,) for number in many])
+    for number in many:
+        model.map.update_value((number,), (number + 1,))
+    keyed.set_key(0, (6,))
+    model.list.append_value((7,))
+    model.map.update_value((7,), (8,))
+    restored = Model(KeyedState(range(1), 1, KEY))
+    for state, copy in zip(
+        (model.value, model.list, model.map), (restored.value, restored.list, restored.map), strict=True
+    ):
+        blocks = list(state._blocks(state._groups))
+        assert [len(block.keys) for block in blocks[:-1]] and max(len(block.keys) for block in blocks) <= CONVERTED_ROWS
+        copy.restore([batch for block in blocks for batch in state._batches(block)])
+        for (number, key), (same_number, same_key) in zip(state.keys_held(), copy.keys_held(), strict=True):
+            assert (number, key) == (same_number, same_key)
+    for each in (model, restored):
+        each.keyed.set_key(0, (4,))
+    assert list(restored.list.get()) == [(number,) for number in many]
+    assert list(restored.map.iterator()) == list(model.map.iterator())
+    restored.keyed.set_key(0, (6,))
+    assert (restored.value.get(), list(restored.list.get())) == ((6,), [(7,)])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,18 @@ Shown: TypeAlias = Callable[[pa.RecordBatch], Sequence[Key]]
 
 _PORTION_ROWS = 1 << 12
 """Rows that become what a function sees at once, if single calls do not get more."""
+
+
+class CallSize(Protocol):
+    """Says how many rows a call may get; it may say something else after each call."""
+
+    @property
+    def call_rows_max(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    call_rows_max: int
 
 
 class StateAccess:
@@ -187,7 +200,7 @@ class StateAccess:
             yield from self._each(self.grouped(batch), of, cut, shown)
 
     def _each(self, groups: Groups, of: Whole, cut: Cut, shown: Shown | None = None) -> Iterator[tuple[Key, Records]]:
-        for key, rows, _ in self.calls(groups, of, cut, shown, lambda: groups.batch.num_rows):
+        for key, rows, _ in self.calls(groups, of, cut, shown, _Whole(groups.batch.num_rows)):
             yield key, rows
 
     def grouped(self, batch: pa.RecordBatch) -> Groups:
@@ -201,30 +214,37 @@ class StateAccess:
         return groups
 
     def calls(
-        self, groups: Groups, of: Whole, cut: Cut, shown: Shown | None, rows_max: Callable[[], int]
+        self, groups: Groups, of: Whole, cut: Cut, shown: Shown | None, steps: CallSize
     ) -> Iterator[tuple[Key, Records, int]]:
         """For each call of a function: the key, its records, and the number of sorted rows up to the last of them.
 
-        While a key is in hand all states are at it. A key with more than `rows_max()` records has several calls. The
-        rows become what the function sees in portions, so that no conversion takes long.
+        While a key is in hand all states are at it. A key with more than `call_rows_max` records has several calls.
+        Rows and keys become what the function and the state see in portions, so that no conversion takes long, and
+        the move to a key is four assignments.
         """
-        names, first, row = list(self._context.key), 0, 0
+        names, cursor, first, row = list(self._context.key), self._keyed.cursor, 0, 0
         while row < groups.batch.num_rows:
             # A whole number of calls, for a key with many records.
-            portion_rows = rows_max() * max(1, _PORTION_ROWS // rows_max())
+            portion_rows = steps.call_rows_max * max(1, _PORTION_ROWS // steps.call_rows_max)
             end = max(bisect.bisect_right(groups.ends, row + portion_rows, first), first + 1)
             # One key alone may have more records than a portion: then it goes on with the next one.
             stop = min(groups.ends[end - 1], row + portion_rows)
             keys = groups.keys.slice(first, end - first)
             whole, tuples = of(groups.batch.slice(row, stop - row)), key_tuples(keys)
-            numbers = self._keyed.groups_of(keys.rename_columns(names))
+            numbers = cursor.owned_only(self._keyed.groups_of(keys.rename_columns(names)))
+            stored = cursor.stored(tuples, keys.schema.types)
             seen = tuples if shown is None else shown(keys)
             starts, ends = [row, *groups.starts[first + 1 : end]], [*groups.ends[first : end - 1], stop]
-            for number, key, key_seen, start, last in zip(numbers, tuples, seen, starts, ends, strict=True):
+            for number, key, found_by, key_seen, start, last in zip(
+                numbers, tuples, stored, seen, starts, ends, strict=True
+            ):
                 done = start
                 while done < last:
-                    since, done = done, min(last, done + rows_max())
-                    self.move(number, key)
+                    since = done
+                    done = last if last - since <= steps.call_rows_max else since + steps.call_rows_max
+                    # Timers and errors between two calls may have left the states elsewhere.
+                    cursor.key_group = self.key_group = number
+                    cursor.key, self.key = found_by, key
                     yield key_seen, cut(whole, since - row, done - row), done
             first, row = end if stop == groups.ends[end - 1] else first, stop
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import GeneratorType
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -150,20 +151,27 @@ class ProcessOperator(StatefulOperator):
 
     def _by_key(self, groups: Groups, steps: Steps, emit: Emit) -> Iterator[None]:
         access, format, process, begin_slice = self.access, self.format, self.function.process, self.context.begin_slice
+        one, count, is_around = format.one, len(groups.order), self._failures is not None
         outputs: list[object] = []
         called = 0
         is_over = begin_slice()
         try:
-            for key, rows, done in access.calls(
-                groups, format.of, format.cut, self.keys_shown(), lambda: steps.call_rows_max
-            ):
-                if self._failures is None:
-                    outputs += format.outputs(process(key, rows, access))
-                else:
+            for key, rows, done in access.calls(groups, format.of, format.cut, self.keys_shown(), steps):
+                if is_around:
                     outputs += self._outputs_around(key, rows, groups.batch.slice(called, done - called))
                     called = done
+                else:
+                    returned = process(key, rows, access)
+                    # Most functions return one output or are generators: the first two questions answer for those.
+                    kind = type(returned)
+                    if kind is one:
+                        outputs.append(returned)
+                    elif kind is GeneratorType:
+                        outputs += cast(Iterable[object], returned)
+                    elif returned is not None:
+                        outputs += format.outputs(returned)
                 steps.calls += 1
-                if is_over() and done < len(groups.order):
+                if is_over() and done < count:
                     # I1: the state of these keys has changed, so their output leaves before anybody looks at it.
                     self.emit_all(outputs, emit)
                     outputs, steps.rows_done = [], done

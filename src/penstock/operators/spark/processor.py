@@ -100,6 +100,10 @@ class TimerValues:
         return self._watermark_ms
 
 
+_NO_TIMES = TimerValues()
+"""Those of every call without times: nothing in them changes."""
+
+
 class ExpiredTimerInfo:
     """Which timer was due.
 
@@ -368,7 +372,7 @@ class ProcessorFunction(KeyedFunction):
 
     def _times(self, context: KeyedContext) -> TimerValues:
         if self.mode == "none":
-            return TimerValues()
+            return _NO_TIMES
         watermark = context.watermark
         # Before the first watermark, PySpark says 1970.
         return TimerValues(context.now_ms(), 0 if watermark is None else watermark)

@@ -28,7 +28,7 @@ from penstock.columnar.schema_guard import SchemaGuard
 from penstock.columnar.values import tuples_of, values_of
 from penstock.errors import DataError
 from penstock.operators.formats import PandasFormat, Records, RowsFormat, concatenated
-from penstock.operators.spark.frames import cut_frame, joined_frames
+from penstock.operators.spark.frames import arrow_columns, frame_cut, joined_frames
 
 Convert: TypeAlias = Callable[[Any], Any]
 Row: TypeAlias = tuple[Any, ...]
@@ -84,6 +84,15 @@ def row_maker(names: tuple[str, ...]) -> Convert:
     """
     row = _pyspark("pyspark.sql.types", "Row")
     members: dict[str, Any] = {"__fields__": list(names), "__module__": row.__module__, "__qualname__": "Row"}
+    positions = {name: position for position, name in reversed(list(enumerate(names)))}
+    by_position, by_name = tuple.__getitem__, row.__getitem__
+
+    def item_of(self: Row, item: Any) -> Any:
+        if type(item) is str and item in positions:
+            return by_position(self, positions[item])
+        return by_name(self, item)
+
+    members["__getitem__"] = item_of
     for position, name in reversed(list(enumerate(names))):
         # Methods of a tuple and of Row hide fields of their names, as in PySpark; of two equal names the first counts.
         if not name.startswith("__") and not hasattr(row, name):
@@ -246,6 +255,7 @@ class SparkPandasFormat(PandasFormat):
         self._inferred: list[int] = []
         """The columns of the batch in hand whose type depends on which rows a frame has."""
         self._declared = _spark_schema(guard.schema) if guard.is_declared else None
+        self._cut = frame_cut(self._pandas.DataFrame, self._pandas.RangeIndex)
 
     def of(self, batch: pa.RecordBatch) -> Records:
         series = [self._series(column) for column in batch.columns]
@@ -257,7 +267,7 @@ class SparkPandasFormat(PandasFormat):
 
     def cut(self, whole: Records, start: int, end: int) -> Records:
         # `of` has copied all columns into a frame of its own, of which each row is handed over once.
-        frame = cut_frame(whole, start, end, self._pandas.RangeIndex)
+        frame = self._cut(whole, start, end, self._pandas.RangeIndex)
         for position in self._inferred:
             frame.isetitem(position, frame.iloc[:, position].infer_objects())
         return frame
@@ -300,6 +310,11 @@ class SparkPandasFormat(PandasFormat):
         filled = self._filled(outputs)
         if not filled:
             return None
+        schema = self.guard.schema
+        assert schema is not None
+        columns = arrow_columns(filled, schema)
+        if columns is not None:
+            return self.guard.check(pa.RecordBatch.from_arrays(columns, names=schema.names))
         return concatenated([self._to_arrow(frame) for frame in joined_frames(filled)])
 
     def _in_zone(self, frame: Any) -> Any:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -26,13 +27,13 @@ from penstock.state.rows.tuples import Row, TupleType
 Entry = TypeVar("Entry")
 """What a state keeps for a key."""
 
-_CONVERTED_ROWS = 1 << 12  # in one call, in which the interpreter is not free for anybody else
+CONVERTED_ROWS = 1 << 12  # in one call, in which the interpreter is not free for anybody else
 
 
 def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        for first in range(0, max(1, batch.num_rows), _CONVERTED_ROWS):
-            yield batch.slice(first, _CONVERTED_ROWS)
+        for first in range(0, max(1, batch.num_rows), CONVERTED_ROWS):
+            yield batch.slice(first, CONVERTED_ROWS)
 
 
 @dataclass(slots=True)
@@ -51,6 +52,14 @@ class _Block:
     keys: list[Row]
     columns: list[list[Row]]
     """One per column of the layout."""
+
+    def parts(self) -> Iterator[_Block]:
+        """The rows, `CONVERTED_ROWS` at a time."""
+        if len(self.keys) <= CONVERTED_ROWS:
+            yield from [self] if self.keys else []
+            return
+        for first in range(0, len(self.keys), CONVERTED_ROWS):
+            yield self.part(slice(first, first + CONVERTED_ROWS))
 
     def part(self, rows: slice) -> _Block:
         return _Block(self.key_groups[rows], self.keys[rows], [column[rows] for column in self.columns])
@@ -75,7 +84,9 @@ class RowState(ABC, Generic[Entry]):
 
     def exists(self) -> bool:
         """Whether the current key has anything in this state."""
-        return self._read() is not None
+        cursor = self._cursor
+        group = self._groups.get(cursor.key_group)
+        return group is not None and cursor.key in group.entries
 
     def disown(self) -> None:
         """The state was deleted. Every use of it is a `DataError` from now on."""
@@ -157,17 +168,23 @@ class RowState(ABC, Generic[Entry]):
 
     def _blocks(self, groups: dict[int, Group[Entry]]) -> Iterator[_Block]:
         """The rows in the order of their key groups, some thousands at a time."""
-        block = _Block([], [], [[] for _ in self._layout()])
+        block = self._empty_block()
         for number in sorted(groups):
-            for key, entry in groups[number].entries.items():
-                rows = self._rows_of(entry, block.columns)
-                block.keys.extend([key] * rows)
-                block.key_groups.extend([number] * rows)
-                if len(block.keys) >= _CONVERTED_ROWS:
-                    yield block
-                    block = _Block([], [], [[] for _ in self._layout()])
-        if block.keys:
-            yield block
+            keys, entries = iter(groups[number].entries), iter(groups[number].entries.values())
+            while some := list(itertools.islice(keys, self._entries_at_once)):
+                held = list(itertools.islice(entries, self._entries_at_once))
+                block.keys.extend(self._rows_of(some, held, block.columns))
+                block.key_groups.extend([number] * (len(block.keys) - len(block.key_groups)))
+                if len(block.keys) >= CONVERTED_ROWS:
+                    yield from block.parts()
+                    block = self._empty_block()
+        yield from block.parts()
+
+    def _empty_block(self) -> _Block:
+        return _Block([], [], [[] for _ in self._layout()])
+
+    _entries_at_once = 1 << 8
+    """Entries that `_rows_of` gets in one call. Each may have many rows."""
 
     def _batches(self, block: _Block) -> list[pa.RecordBatch]:
         """The block as one batch, or as several if its strings do not fit into one."""
@@ -202,8 +219,8 @@ class RowState(ABC, Generic[Entry]):
         """The columns of a checkpoint after key group and key."""
 
     @abstractmethod
-    def _rows_of(self, entry: Entry, columns: list[list[Row]]) -> int:
-        """Add the rows of one key to the columns of the layout, and return how many they are."""
+    def _rows_of(self, keys: Sequence[Row], entries: Sequence[Entry], columns: list[list[Row]]) -> Sequence[Row]:
+        """Add the rows of some keys to the columns of the layout, and return the key of each row."""
 
     @abstractmethod
     def _restore_row(self, entries: dict[Row, Entry], key: Row, row: Row) -> None:

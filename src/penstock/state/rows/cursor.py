@@ -47,6 +47,22 @@ class KeyCursor:
             raise ProtocolViolation(f"key group {key_group} is not among {self.owned.start} … {self.owned.stop - 1}")
         self.key_group, self.key = key_group, self.key_type.freeze(key)
 
+    def owned_only(self, key_groups: list[int]) -> list[int]:
+        """The key groups, if all are ours (I9): who moves to many keys asks once, and sets `key_group` and `key`."""
+        if key_groups and not (self.owned.start <= min(key_groups) and max(key_groups) < self.owned.stop):
+            raise ProtocolViolation(
+                f"key groups {min(key_groups)} … {max(key_groups)} are not all among "
+                f"{self.owned.start} … {self.owned.stop - 1}"
+            )
+        return key_groups
+
+    def stored(self, tuples: list[Row], types: list[pa.DataType]) -> list[Row]:
+        """The stored tuples of many keys, which are the values of columns of these types."""
+        assert self.key_type is not None
+        # An extension or an encoding may give other values than the type by which the state knows the column.
+        is_as_seen = self.key_type.is_stored_as_seen and types == self.key_type.schema.types
+        return tuples if is_as_seen else list(map(self.key_type.freeze, tuples))
+
     def leave(self) -> None:
         """Stand at no key: a state that is changed now is an error."""
         self.key_group, self.key = -1, ()

@@ -12,14 +12,14 @@ changed, and the background may read it at its leisure.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from penstock.errors import DataError, RestoreError
 from penstock.state.pieces import USER_KEY, VALUE
-from penstock.state.rows.base import RowState
+from penstock.state.rows.base import CONVERTED_ROWS, RowState
 from penstock.state.rows.cursor import KeyCursor, KeysLike
 from penstock.state.rows.tuples import ColumnsLike, Row, TupleType
 
@@ -119,9 +119,11 @@ class ValueState(RowState[Row]):
     def _layout(self) -> list[tuple[str, TupleType]]:
         return [(VALUE, self._type)]
 
-    def _rows_of(self, entry: Row, columns: list[list[Row]]) -> int:
-        columns[0].append(entry)
-        return 1
+    _entries_at_once = CONVERTED_ROWS
+
+    def _rows_of(self, keys: Sequence[Row], entries: Sequence[Row], columns: list[list[Row]]) -> Sequence[Row]:
+        columns[0].extend(entries)
+        return keys
 
     def _restore_row(self, entries: dict[Row, Row], key: Row, row: Row) -> None:
         if key in entries:
@@ -198,9 +200,10 @@ class ListState(RowState[_Elements]):
     def _layout(self) -> list[tuple[str, TupleType]]:
         return [(VALUE, self._type)]
 
-    def _rows_of(self, entry: _Elements, columns: list[list[Row]]) -> int:
-        columns[0].extend(entry.items[: entry.count])
-        return entry.count
+    def _rows_of(self, keys: Sequence[Row], entries: Sequence[_Elements], columns: list[list[Row]]) -> Sequence[Row]:
+        for entry in entries:
+            columns[0].extend(entry.items[: entry.count])
+        return [key for key, entry in zip(keys, entries, strict=True) for _ in range(entry.count)]
 
     def _restore_row(self, entries: dict[Row, _Elements], key: Row, row: Row) -> None:
         cell = self._writable_cell(entries, key)
@@ -282,10 +285,10 @@ class MapState(RowState[_Entries]):
     def _layout(self) -> list[tuple[str, TupleType]]:
         return [(USER_KEY, self._key_type), (VALUE, self._type)]
 
-    def _rows_of(self, entry: _Entries, columns: list[list[Row]]) -> int:
-        columns[0].extend(entry.items.keys())
-        columns[1].extend(entry.items.values())
-        return len(entry.items)
+    def _rows_of(self, keys: Sequence[Row], entries: Sequence[_Entries], columns: list[list[Row]]) -> Sequence[Row]:
+        columns[0].extend([user_key for entry in entries for user_key in entry.items])
+        columns[1].extend([value for entry in entries for value in entry.items.values()])
+        return [key for key, entry in zip(keys, entries, strict=True) for _ in entry.items]
 
     def _restore_row(self, entries: dict[Row, _Entries], key: Row, row: Row) -> None:
         cell = entries.get(key)

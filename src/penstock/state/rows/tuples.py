@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -71,6 +72,8 @@ class TupleType:
         self._boxed = [_is_boxed(field.type) for field in self.schema]
         self.is_plain = not any(self._boxed)
         """Whether a stored tuple is the one that a function gets."""
+        self.is_stored_as_seen = self.is_plain and not any(pa.types.is_floating(field.type) for field in self.schema)
+        """Whether the values of a column are stored as they are. All NaNs are one, so floats may be other objects."""
         self.freeze: Callable[[object], Row] = self._freezer()
         """The tuple as it is stored: immutable through and through. Raises `DataError`."""
 
@@ -114,7 +117,8 @@ class TupleType:
 
     def array(self, rows: Sequence[Row]) -> pa.StructArray:
         """Stored tuples as one struct column."""
-        columns: Iterator[Sequence[Any]] = iter(zip(*rows, strict=True)) if rows else iter([()] * len(self.schema))
+        # Column by column: `zip(*rows)` would make an iterator for each row, all of which the garbage collector visits.
+        columns = [list(map(operator.itemgetter(place), rows)) for place in range(len(self.schema))]
         stored = zip(columns, self._boxed, self.schema, strict=True)
         arrays = [pa.array(_scalars_of(column) if boxed else column, field.type) for column, boxed, field in stored]
         if not arrays:

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.errors import ProtocolViolation
 from penstock.operators.keyed.functions import KeyedFunction
 from penstock.operators.keyed.process import ProcessOperator
 from penstock.operators.keyed.reduce import ReduceOperator
@@ -148,3 +149,68 @@ def test_a_key_with_many_rows_is_reduced_in_several_calls() -> None:
         done.append(steps.rows_done)
     assert (done, steps.calls) == ([4, 8], 3)
     assert [row["v"] for row in emitted] == [6, 28, 45], "each made of all rows so far"
+
+
+class InTurns(KeyedFunction):
+    """Counts the records of each key, and returns its count in the way of its turn."""
+
+    def open(self, context: Any) -> None:
+        self.count = context.value("count", "n bigint")
+        self.calls = 0
+
+    def process(self, key: tuple[Any, ...], rows: Any, context: Any) -> object:
+        (before,) = self.count.get() or (0,)
+        self.count.update((before + len(rows),))
+        made = {"n": before + len(rows)}
+        self.calls += 1
+        ways = [lambda: made, lambda: [made], lambda: (each for each in [made]), lambda: iter([made]), lambda: None]
+        return ways[self.calls % 5]()
+
+
+def test_outputs_of_every_kind_are_gathered_and_nothing_is_none() -> None:
+    operator = ProcessOperator(InTurns(), ("k",), "rows", None, True, "processing")
+    operator.open(Context(3))  # type: ignore[arg-type]
+    steps, emitted = begun(operator, records(10, 10))
+    steps.finish()
+    assert emitted == [{"n": 1}] * 8
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pa.array([0.5, float("nan"), -0.0, float("nan"), 0.0, 0.5]),
+        pa.array(["a", None, "b", None, "b", "a"]).dictionary_encode(),
+        pa.array([1, None, 2, None, 2, 1], pa.timestamp("us", "Europe/Berlin")),
+        pa.array([{"a": 1}, {"a": None}, {"a": 2}, {"a": None}, {"a": 2}, {"a": 1}]),
+    ],
+    ids=["floats", "dictionary", "times with a zone", "structs"],
+)
+def test_a_key_finds_the_state_that_it_had_in_an_earlier_batch(keys: pa.Array) -> None:
+    operator = ProcessOperator(Counts(), ("k",), "rows", None, True, "processing")
+    operator.open(Context(100))  # type: ignore[arg-type]
+    counted = []
+    for part in (slice(0, 2), slice(2, 4), slice(4, 6)):
+        steps, emitted = begun(operator, pa.record_batch({"k": keys[part], "v": [0, 0]}))
+        steps.finish()
+        counted += [row["n"] for row in emitted]
+    assert counted == [1, 1, 1, 2, 2, 2]
+
+
+class Counts(KeyedFunction):
+    def open(self, context: Any) -> None:
+        self.count = context.value("count", "n bigint")
+
+    def process(self, key: tuple[Any, ...], rows: Any, context: Any) -> object:
+        (before,) = self.count.get() or (0,)
+        self.count.update((before + len(rows),))
+        return {"n": before + len(rows)}
+
+
+def test_a_key_of_another_subtask_is_refused() -> None:
+    context = Context(100)
+    context.keyed = KeyedState(range(1), 8)
+    operator = ProcessOperator(Counts(), ("k",), "rows", None, True, "processing")
+    operator.open(context)  # type: ignore[arg-type]
+    steps, _ = begun(operator, records(10, 10))
+    with pytest.raises(ProtocolViolation, match="are not all among 0 … 0"):
+        steps.finish()

@@ -11,7 +11,13 @@ import pyarrow as pa
 import pytest
 
 from penstock.columnar.schema_guard import SchemaGuard
-from penstock.operators.spark.frames import cut_frame, joined_frames
+from penstock.operators.spark.frames import (
+    arrow_columns,
+    cut_by_blocks,
+    cut_by_position,
+    frame_cut,
+    joined_frames,
+)
 from penstock.operators.spark.values import SparkPandasFormat
 
 FRAME = pd.DataFrame(
@@ -28,10 +34,24 @@ FRAME = pd.DataFrame(
 )
 
 
+@pytest.mark.parametrize("cut", [cut_by_position, frame_cut(pd.DataFrame, pd.RangeIndex)])
 @pytest.mark.parametrize(("start", "end"), [(0, 4), (1, 3), (3, 4), (2, 2)])
-def test_a_cut_is_that_of_pandas(start: int, end: int) -> None:
+def test_a_cut_is_that_of_pandas(start: int, end: int, cut: Any) -> None:
     expected = FRAME.iloc[start:end].reset_index(drop=True)
-    pd.testing.assert_frame_equal(cut_frame(FRAME.copy(), start, end, pd.RangeIndex), expected)
+    frame = cut(FRAME.copy(), start, end, pd.RangeIndex)
+    pd.testing.assert_frame_equal(frame, expected)
+    assert frame.attrs == {} and frame.describe(include="all").equals(expected.describe(include="all"))
+
+
+def test_a_pandas_without_the_parts_that_are_not_public_is_cut_by_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object) -> None:
+        raise AttributeError("_from_mgr")
+
+    class Frame(pd.DataFrame):
+        _from_mgr = absent
+
+    assert frame_cut(pd.DataFrame, pd.RangeIndex) is cut_by_blocks
+    assert frame_cut(Frame, pd.RangeIndex) is cut_by_position
 
 
 def test_a_function_may_change_its_cut_and_no_other_one_sees_it() -> None:
@@ -68,3 +88,64 @@ def test_frames_that_differ_stay_apart(other: Any) -> None:
 def test_columns_without_names_are_joined_by_their_place() -> None:
     (joined,) = joined_frames([pd.DataFrame([[1, "a"]]), pd.DataFrame([[2, "b"]])])
     pd.testing.assert_frame_equal(joined, pd.DataFrame([[1, "a"], [2, "b"]]))
+
+
+NUMBERS = pa.schema(
+    [("k", pa.int64()), ("x", pa.float64()), ("small", pa.int16()), ("half", pa.float32()), ("flag", pa.bool_())]
+)
+
+
+def numbers(first: int, count: int, names: list[str] | None = None) -> pd.DataFrame:
+    frame = pd.DataFrame(
+        {
+            "k": np.arange(first, first + count),
+            "x": np.where(np.arange(count) % 2, np.nan, 0.5),
+            "small": np.arange(count, dtype=np.int16),
+            "half": np.arange(count, dtype=np.float32),
+            "flag": np.arange(count) % 3 == 0,
+        }
+    )
+    return frame if names is None else frame[names]
+
+
+@pytest.mark.parametrize("names", [NUMBERS.names, NUMBERS.names[::-1]], ids=["in order", "in another order"])
+def test_numbers_become_the_columns_that_pyspark_makes_of_them(names: list[str]) -> None:
+    form = SparkPandasFormat(SchemaGuard("here", NUMBERS), "UTC")
+    frames = [numbers(0, 3, names), numbers(3, 1, names), numbers(4, 5, names)]
+    columns = arrow_columns(frames, NUMBERS)
+    assert columns is not None
+    expected = [form._to_arrow(frame) for frame in joined_frames(frames)]
+    made = pa.RecordBatch.from_arrays(columns, schema=NUMBERS)
+    assert pa.Table.from_batches([made]).equals(pa.Table.from_batches(expected).combine_chunks())
+    assert made.column("x").null_count == 3
+    assert form.batch(frames) == made
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        numbers(0, 1).astype({"k": "float64"}),
+        numbers(0, 1).astype({"k": "Int64"}),
+        numbers(0, 1).astype({"k": "int32"}),
+        numbers(0, 1).astype({"x": "object"}),
+        numbers(0, 1).rename(columns={"k": "other"}),
+        numbers(0, 1).drop(columns="k"),
+        numbers(0, 1, NUMBERS.names[::-1]),
+    ],
+    ids=["a float", "nullable", "narrower", "objects", "another name", "a column less", "another order"],
+)
+def test_frames_of_other_types_are_left_to_pyspark(other: pd.DataFrame) -> None:
+    assert arrow_columns([numbers(0, 2), other], NUMBERS) is None
+
+
+def test_types_that_need_a_look_at_each_value_are_left_to_pyspark() -> None:
+    assert arrow_columns([pd.DataFrame({"text": ["a"]})], pa.schema([("text", pa.string())])) is None
+    assert arrow_columns([pd.DataFrame(index=range(3))], pa.schema([])) is None
+
+
+def test_a_function_may_change_a_frame_that_it_has_returned() -> None:
+    frame = numbers(0, 2)
+    made = SparkPandasFormat(SchemaGuard("here", NUMBERS), "UTC").batch([frame])
+    assert made is not None
+    frame["k"].to_numpy()[:] = -1
+    assert made.column("k").to_pylist() == [0, 1]
