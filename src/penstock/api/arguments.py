@@ -5,6 +5,7 @@ Arguments are `object` here, because annotations do not keep anybody from passin
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
@@ -14,11 +15,13 @@ import pyarrow.compute as pc
 
 from penstock.columnar.schema_guard import SchemaLike, as_schema
 from penstock.errors import PenstockError, PipelineError
+from penstock.graph.logical import OperatorFactory
 from penstock.ids import DEAD_LETTERS, LATE, MAIN_OUTPUT
 from penstock.model.aggregates import ALIASES, FUNCTIONS, Aggregate, ColumnarAggregate, Function
 from penstock.model.filtered import Filtered, Masked, masked
 from penstock.model.units import Duration, duration_ms
 from penstock.model.windows import ON_CLOSE, Emission, FixedWindows, SessionWindows
+from penstock.operators.contract import BatchLimits, with_limits
 from penstock.operators.failures import OnError
 from penstock.state.aggregates.sketches import digest_library
 
@@ -55,6 +58,26 @@ def require_instance(call: str, value: object, kind: type, such_as: str) -> None
 def require_count(what: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise PipelineError(f"{what} is {value!r}: it must be a number of at least 1")
+
+
+def limits_of(call: str, format: str, batch_rows: int | None, batch_time: Duration | None) -> BatchLimits:
+    """The limits on the batches of a function. Raises `PipelineError` where they have no meaning."""
+    if batch_rows is None and batch_time is None:
+        return BatchLimits()
+    if format == "rows" and call != "process":
+        raise PipelineError(
+            f'{call}: batch_rows and batch_time are for functions of batches, and format="rows" calls the function for '
+            f"each row: leave them out, or choose another format"
+        )
+    if batch_rows is not None:
+        require_count(f"{call}: batch_rows", batch_rows)
+    time_ms = 0 if batch_time is None else duration_ms(f"{call}: batch_time", batch_time, at_least_ms=1)
+    return BatchLimits(batch_rows, time_ms)
+
+
+def limited(made: OperatorFactory, limits: BatchLimits) -> OperatorFactory:
+    """The same operator with limits on its batches."""
+    return made if limits == BatchLimits() else functools.partial(with_limits, made, limits)
 
 
 def require_choice(what: str, value: object, *choices: str) -> None:

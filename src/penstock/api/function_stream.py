@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 from penstock.api.arguments import (
     UserFunction,
     letters_of,
+    limited,
+    limits_of,
     require_choice,
     require_count,
     schema_or_none,
@@ -18,10 +20,13 @@ from penstock.api.arguments import (
 )
 from penstock.api.column_stream import ColumnStream
 from penstock.columnar.schema_guard import SchemaLike
+from penstock.errors import PipelineError
 from penstock.graph.logical import Keeps
 from penstock.graph.names import label_of
+from penstock.model.units import Duration
 from penstock.operators import stateless as operators
 from penstock.operators.async_map.operator import MapAsyncOperator, Where
+from penstock.operators.contract import BatchLimits
 from penstock.operators.failures import OnError
 from penstock.operators.flat_map import FlatMapOperator
 from penstock.operators.formats import As
@@ -40,6 +45,8 @@ class FunctionStream(ColumnStream):
         format: As = "arrow",
         schema: SchemaLike | None = None,
         on_error: OnError = "raise",
+        batch_rows: int | None = None,
+        batch_time: Duration | None = None,
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
@@ -56,14 +63,28 @@ class FunctionStream(ColumnStream):
         a batch for which it raises, until the bad records are alone. Errors of connections, files and memory
         (`OSError`, `EOFError`, `MemoryError`) are not those of a record, and always fail the pipeline.
 
+        `batch_rows` is the most rows that a call of a function of batches gets, here and below. With `batch_time`, such
+        as "50 ms", records wait for others until there are `batch_rows`, and no longer than that: `docs/tuning.md`.
+
             >>> ratios = orders.map(lambda row: {"ratio": 6 / (row["amount"] + 1)}, format="rows", on_error="drop")
             >>> collect(ratios)
             [{'ratio': 1.5}, {'ratio': 1.0}]
         """
         require_choice("map: on_error", on_error, "raise", "drop", "stream")
         declared, letters = schema_or_none(schema), letters_of(on_error)
-        made = functools.partial(operators.MapOperator, function, format, declared, on_error)
-        return self._apply("map", function, format, made, name, parallelism, schema=declared, side_outputs=letters)
+        limits = limits_of("map", format, batch_rows, batch_time)
+        made = limited(functools.partial(operators.MapOperator, function, format, declared, on_error), limits)
+        return self._apply(
+            "map",
+            function,
+            format,
+            made,
+            name,
+            parallelism,
+            chainable=not limits.time_ms,
+            schema=declared,
+            side_outputs=letters,
+        )
 
     def filter(
         self,
@@ -71,6 +92,8 @@ class FunctionStream(ColumnStream):
         *,
         format: As = "arrow",
         on_error: OnError = "raise",
+        batch_rows: int | None = None,
+        batch_time: Duration | None = None,
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
@@ -87,10 +110,22 @@ class FunctionStream(ColumnStream):
         """
         require_choice("filter: on_error", on_error, "raise", "drop", "stream")
         letters = letters_of(on_error)
-        made = functools.partial(operators.FilterOperator, condition, format, None, on_error)
-        if isinstance(condition, pc.Expression):
-            return self._node("filter", made, name, parallelism, side_outputs=letters)
-        return self._apply("filter", condition, format, made, name, parallelism, side_outputs=letters)
+        limits = limits_of("filter", format, batch_rows, batch_time)
+        made = limited(functools.partial(operators.FilterOperator, condition, format, None, on_error), limits)
+        if not isinstance(condition, pc.Expression):
+            return self._apply(
+                "filter",
+                condition,
+                format,
+                made,
+                name,
+                parallelism,
+                chainable=not limits.time_ms,
+                side_outputs=letters,
+            )
+        if limits != BatchLimits():
+            raise PipelineError("filter: batch_rows and batch_time are for functions, and not for an Arrow expression")
+        return self._node("filter", made, name, parallelism, side_outputs=letters)
 
     def flat_map(
         self,
@@ -99,6 +134,8 @@ class FunctionStream(ColumnStream):
         format: As = "arrow",
         schema: SchemaLike | None = None,
         on_error: OnError = "raise",
+        batch_rows: int | None = None,
+        batch_time: Duration | None = None,
         side_outputs: Mapping[str, SchemaLike] | None = None,
         name: str | None = None,
         parallelism: int | None = None,
@@ -118,9 +155,19 @@ class FunctionStream(ColumnStream):
         """
         require_choice("flat_map: on_error", on_error, "raise", "drop", "stream")
         declared, schemas = schema_or_none(schema), side_schemas_of("flat_map", function, side_outputs)
+        limits = limits_of("flat_map", format, batch_rows, batch_time)
         made = functools.partial(FlatMapOperator, function, format, declared, on_error, side_schemas=schemas)
-        sides = (*letters_of(on_error), *schemas)
-        return self._apply("flat_map", function, format, made, name, parallelism, schema=declared, side_outputs=sides)
+        return self._apply(
+            "flat_map",
+            function,
+            format,
+            limited(made, limits),
+            name,
+            parallelism,
+            chainable=not limits.time_ms,
+            schema=declared,
+            side_outputs=(*letters_of(on_error), *schemas),
+        )
 
     def map_async(
         self,

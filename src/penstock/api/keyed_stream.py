@@ -12,6 +12,8 @@ from penstock.api.arguments import (
     Output,
     Row,
     aggregates_of,
+    limited,
+    limits_of,
     masks_of,
     outputs_besides,
     require_choice,
@@ -65,6 +67,8 @@ class KeyedStream(GroupedStream):
         at_end: AtEnd = "fire",
         on_error: OnError = "raise",
         side_outputs: Mapping[str, SchemaLike] | None = None,
+        batch_rows: int | None = None,
+        batch_time: Duration | None = None,
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
@@ -89,6 +93,9 @@ class KeyedStream(GroupedStream):
         `side_outputs={"alerts": "user string"}` declares streams that the function emits to with `context.emit`, read
         with `side_output("alerts")`. The class may declare them, too.
 
+        `batch_rows` is the most rows of one call. With `batch_time`, records of all keys wait for others until there
+        are `batch_rows`, and no longer than that.
+
         Example:
 
             >>> class Count(KeyedFunction):
@@ -108,14 +115,16 @@ class KeyedStream(GroupedStream):
             )
         mode = time_mode_of(time_mode, self._event_time is not None)
         call = ProcessCall(function, self.key, format, schema, at_end, mode, initial_state, on_error, side_outputs)
+        limits = limits_of("process", call.format, batch_rows, batch_time)
         label = label_of(call.instance)
         stream = self._node(
             "process",
-            call.made,
+            limited(call.made, limits),
             name,
             parallelism,
             label,
             keeps=Keeps.KEYS,
+            chainable=not limits.time_ms,
             schema=call.schema,
             side_outputs=call.side_outputs,
         )

@@ -21,13 +21,15 @@ SMALL_BYTES = 262_144
 class Joining:
     """Takes batches off the channels of one subtask. Remembers whether those of the last schema can be put together."""
 
-    __slots__ = ("_batch_bytes_max", "_bytes_max", "_can_join", "_schema")
+    __slots__ = ("_batch_bytes_max", "_bytes_max", "_can_join", "_cuts", "_schema")
 
-    def __init__(self, batch_bytes_max: int = SMALL_BYTES, bytes_max: int | None = None) -> None:
+    def __init__(self, batch_bytes_max: int = SMALL_BYTES, bytes_max: int | None = None, cuts: bool = False) -> None:
         self._batch_bytes_max = batch_bytes_max
         """Larger batches are left alone."""
         self._bytes_max = bytes_max
         """Of all that is put together; None for as much as the rows are."""
+        self._cuts = cuts
+        """Whether the last batch is cut, so that there are as many rows as there may be."""
         self._schema: pa.Schema | None = None
         self._can_join = False
 
@@ -47,13 +49,16 @@ class Joining:
             while channel.is_readable and isinstance(front := channel.queue[0], BatchItem):
                 rows += front.batch.num_rows
                 size += front.size
-                if rows > rows_max or front.size > batch_bytes_max or front.batch.schema != schema:
+                if front.size > batch_bytes_max or front.batch.schema != schema:
                     return taken
                 if bytes_max is not None and size > bytes_max:
                     return taken
-                if not self.fits(schema):
+                room = rows_max - rows + front.batch.num_rows
+                if (rows > rows_max and not (self._cuts and room)) or not self.fits(schema):
                     return taken
-                taken.append((channel, channel.take_slice(rows_max)))
+                taken.append((channel, channel.take_slice(room)))
+                if rows > rows_max:
+                    return taken
         return taken
 
     def fits(self, schema: pa.Schema) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -19,6 +20,24 @@ from penstock.operators.steps import Steps
 from penstock.state.keyed import KeyedState
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """What a user says about the batches of a function: `batch_rows` and `batch_time`."""
+
+    rows: int | None = None
+    """Rows of one call at most. None: as the engine finds."""
+    time_ms: int = 0
+    """How long records wait for others, until `rows` are there. 0: not at all."""
+
+
+def with_limits(made: Callable[[], Operator], limits: BatchLimits) -> Operator:
+    """The operator of a factory, with limits on its batches."""
+    operator = made()
+    operator.limits = limits
+    return operator
+
 
 Key: TypeAlias = tuple[Any, ...]
 """The values of the key columns of a record, as functions see them."""
@@ -171,6 +190,8 @@ class Operator(ABC):
     """Whether it emits outside of `process` too: from timers, watermarks or background work."""
     works_in_steps: bool = False
     """Whether `process` returns steps: then it gets as many records at once as there are."""
+    limits: BatchLimits = BatchLimits()
+    """Limits on its batches. Those of time hold where it is the first one of its chain."""
 
     def open(self, context: OperatorContext) -> None:
         """Called once, before anything else. Ask the context for state here; it is filled before `process`."""

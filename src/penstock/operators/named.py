@@ -37,7 +37,12 @@ class NamedOperator(Operator):
         if guard is None:
             number = f", input {input_index}" if input_index else ""
             guard = self._inputs[input_index] = SchemaGuard(f"operator '{self.context.operator}'{number}")
-        return self.work(guard.check(batch), input_index, emit)
+        checked, rows_max = guard.check(batch), self.limits.rows
+        if rows_max is None or self.works_in_steps or checked.num_rows <= rows_max:
+            return self.work(checked, input_index, emit)
+        for first in range(0, checked.num_rows, rows_max):
+            self.work(checked.slice(first, rows_max), input_index, emit)
+        return None
 
     @abstractmethod
     def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> Steps | None:

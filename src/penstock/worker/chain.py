@@ -15,7 +15,7 @@ from penstock.graph.physical import Chain, PhysicalPlan
 from penstock.ids import CheckpointId, OperatorName, SubtaskId
 from penstock.metrics.instruments import Counter
 from penstock.model.event_time import MAX_WATERMARK
-from penstock.operators.contract import Emit, Operator
+from penstock.operators.contract import BatchLimits, Emit, Operator
 from penstock.operators.steps import Steps
 from penstock.protocol.manifest import Committable, Manifest, StateKind
 from penstock.user_code import user_code_error
@@ -154,7 +154,7 @@ class OperatorChain:
     def _begin(self, position: int, steps: Steps) -> None:
         """Take the first step. Records have no channel to go back to here: the rest waits in the chain."""
         # The batch has the size of a slice already.
-        steps.call_rows_max = max(1, len(steps.order))
+        steps.call_rows_max = self._operators[position].limits.rows or max(1, len(steps.order))
         if steps.step():
             self._waiting[position].appendleft(steps)
             self.suspended += 1
@@ -239,6 +239,11 @@ class OperatorChain:
     def works_in_steps(self) -> bool:
         """Whether the first operator does."""
         return self.source is None and bool(self._operators) and self._operators[0].works_in_steps
+
+    @property
+    def limits(self) -> BatchLimits:
+        """Those of the first operator, whose records wait in channels."""
+        return self._operators[0].limits if self._operators and self.source is None else BatchLimits()
 
     @property
     def wants_input(self) -> bool:

@@ -81,7 +81,13 @@ class InHand:
         assert hand is not None
         steps = hand.steps
         rows, calls, keys, started_us = steps.rows_done, steps.calls, steps.keys, clock.own_us()
-        steps.call_rows_max = self._calls.rows_within(self._services.slice_budget.slice_us)
+        limits = self._chain.limits
+        if limits.time_ms:
+            # The user knows how many records a call is worth waiting for.
+            steps.call_rows_max = limits.rows or len(steps.order) or 1
+        else:
+            rows_max = self._calls.rows_within(self._services.slice_budget.slice_us)
+            steps.call_rows_max = min(rows_max, limits.rows or rows_max)
         self._event_time.reading(hand.channels[0].channel.id)
         has_more = self._chain.step(steps)
         self._event_time.reading(None)
@@ -118,6 +124,8 @@ class InHand:
         for calls, policy in ((hand.steps.calls, self._calls), (hand.steps.keys, self._keys)):
             cost = HandCost(len(hand.steps.order), calls, hand.size, hand.took_us)
             wanted = max(wanted, bytes_wanted(cost, policy.call_us, policy.row_us, batch_us))
+        if self._chain.limits.time_ms:
+            wanted = hand.size
         # The next hand comes in while this one is worked off.
         return 2 * wanted // len(hand.channels)
 

@@ -35,8 +35,10 @@ from penstock.worker.latency import LatencyMarkers
 from penstock.worker.recovery.channel_reader import RecoveredChannelReader
 from penstock.worker.recovery.progress import RecoveryProgress
 from penstock.worker.recovery.restore import Reading, Restored
+from penstock.worker.scheduling.gathering import Gathering
 from penstock.worker.scheduling.slices import SlicePolicy
 from penstock.worker.services import Services
+from penstock.worker.slice_work import SliceWork
 from penstock.worker.source_reading import SourceReading
 from penstock.worker.subtask_clock import SubtaskClock
 from penstock.worker.subtask_metrics import BYTES_IN, BYTES_OUT, OUTPUT_WATERMARK, SubtaskTimes, observe_queues, reached
@@ -119,7 +121,8 @@ class Subtask:
             when_whole=self._when_whole,
         )
         self._readable: deque[InputChannel] = deque()
-        self._joining = Joining(*HAND_BYTES_MAX) if self.chain.works_in_steps else Joining()
+        is_gathered = bool(self.chain.limits.time_ms)
+        self._joining = Joining(*HAND_BYTES_MAX) if self.chain.works_in_steps else Joining(cuts=is_gathered)
         self.recovered_channels = RecoveredChannelReader(subtask, plan.max_parallelism, services)
         self._open_channels = len(self.inputs)
         self._source = SourceReading(
@@ -140,10 +143,8 @@ class Subtask:
         """Whether a barrier at the front of a channel may wait for the end of a record."""
         self._mail: deque[Callable[[], None]] = deque()
         """What has come while a record was in the middle of being processed, in order."""
-        self._unmeasured: tuple[int, int] | None = None
-        """The rows of a slice that was interrupted, and how long they have taken so far."""
-        self._interrupted: ChannelId | None = None
-        """The channel whose records were processed last."""
+        self._slice = SliceWork(self.chain, self._clock, self._slices, services.clock)
+        self._gathering = Gathering(self.chain.limits, self.inputs.values(), services, self._list)
 
     # --- restoring ---
 
@@ -246,6 +247,8 @@ class Subtask:
             self.checkpointer.on_reached(channel, barrier)
             return
         arriving.receive(BarrierItem(barrier, self._services.clock.now_ms()))
+        # Records that have waited for others wait no longer.
+        self._list(arriving)
         self.checkpointer.on_announced(channel, barrier)
 
     def on_credit(self, channel: ChannelId, grant: int, window: int) -> None:
@@ -306,34 +309,13 @@ class Subtask:
         is_over = self._services.slice_budget.begin_slice()
         while self._owed or self.chain.suspended:
             if self.chain.suspended:
-                self._go_on()
+                self._slice.go_on()
+                self._deliver_mail()
             elif next(self._owed[0], _DONE) is _DONE:
                 self._owed.popleft()
                 continue
             if is_over() or self._full:
                 return
-
-    def _go_on(self) -> None:
-        """Take one step of work in the chain that was interrupted."""
-        started_us = self._services.clock.own_us()
-        self._clock.reading(self._interrupted)
-        self.chain.go_on()
-        self._clock.reading(None)
-        if self._unmeasured is not None:
-            rows, took_us = self._unmeasured
-            self._unmeasured = rows, took_us + self._services.clock.own_us() - started_us
-        if not self.chain.suspended:
-            self._measure()
-            if self.chain.source is None:
-                self._clock.after_channel()
-            else:
-                self._clock.after_source()
-        self._deliver_mail()
-
-    def _measure(self) -> None:
-        if self._unmeasured is not None:
-            self._slices.measured(*self._unmeasured)
-            self._unmeasured = None
 
     def _deliver_mail(self) -> None:
         """The record is whole: look at what has come meanwhile, and at barriers that have come to the front."""
@@ -360,7 +342,7 @@ class Subtask:
             reading = self._readable.popleft()
             reading.listed = False
             self._handle_barriers(reading)
-            if reading.is_readable:
+            if reading.is_readable and not self._gathering.waits(reading):
                 if reading.recovered is not None:
                     self._read_recovered(reading, reading.recovered)
                 else:
@@ -397,13 +379,16 @@ class Subtask:
         others = () if self._clock.tells_channels_apart else self._readable
         if self.chain.works_in_steps:
             self._progress.note_record()
-            self._interrupted = reading.channel.id
+            self._slice.channel = reading.channel.id
             self._in_hand.take(self._joining.take(reading, others, self._services.settings.slice_rows_max))
             return
-        taken = self._joining.take(reading, others, self._rows_max())
+        limits = self.chain.limits
+        rows_max = self._rows_max() if not limits.time_ms else limits.rows or self._services.settings.slice_rows_max
+        taken = self._joining.take(reading, others, rows_max)
         self._bytes_in.value += sum(item.size for _, item in taken)
         self._process_channel(reading, joined([item.batch for _, item in taken]))
-        bytes_least = int(self._fitting(self._slices.rows_max) * self._row_bytes) // len(self.inputs)
+        rows_least = 2 * rows_max if limits.time_ms and limits.rows else self._fitting(self._slices.rows_max)
+        bytes_least = int(rows_least * self._row_bytes) // len(self.inputs)
         for number, (channel, item) in enumerate(taken, 1):
             is_last = number == len(taken) or taken[number][0] is not channel
             self._give_credit(channel, item, bytes_least, is_last)
@@ -435,19 +420,14 @@ class Subtask:
 
     def _process_channel(self, reading: InputChannel, batch: pa.RecordBatch) -> None:
         self._clock.reading(reading.channel.id)
-        self._interrupted = reading.channel.id
+        self._slice.channel = reading.channel.id
         self._process(batch, reading.channel.edge.input, self._services.clock.own_us())
         self._clock.reading(None)
         self._clock.after_channel()
 
     def _process(self, batch: pa.RecordBatch, source: int, started_us: int) -> None:
         self._progress.note_record()
-        steps = self.chain.process(batch, source)
-        if steps is not None:
-            self.chain.suspend(steps)
-        self._unmeasured = batch.num_rows, self._services.clock.own_us() - started_us
-        if not self.chain.suspended:
-            self._measure()
+        self._slice.begin(batch, source, started_us)
 
     def _give_credit(self, reading: InputChannel, item: BatchItem, bytes_least: int, is_last: bool) -> None:
         self._grant(reading, reading.consumed(item, self._services.clock.now_us(), bytes_least, is_last))

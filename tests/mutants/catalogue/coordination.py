@@ -16,8 +16,8 @@ MUTANTS = (
         "One source only sees the trigger",
         "injection",
         "worker/worker.py",
-        "for subtask in self._order:\n                    subtask.checkpointer.on_trigger(barrier)\n",
-        "for subtask in self._order[:1]:\n                    subtask.checkpointer.on_trigger(barrier)\n",
+        "for subtask in self._order:\n                    subtask.on_trigger(barrier)\n",
+        "for subtask in self._order[:1]:\n                    subtask.on_trigger(barrier)\n",
         "The other sources never put in their barriers, and the checkpoint expires.",
     ),
     Mutant(

@@ -360,9 +360,9 @@ MUTANTS = (
     Mutant(
         "Slices are fitted to time for which others had the core",
         OWN,
-        _SUBTASK,
-        "self._slices.measured(batch.num_rows, self._services.clock.own_us() - started_us)",
-        "self._slices.measured(batch.num_rows, self._services.clock.now_us() - started_us)",
+        "worker/slice_work.py",
+        "self._unmeasured = batch.num_rows, self._clock.own_us() - started_us",
+        "self._unmeasured = batch.num_rows, self._clock.now_us() - started_us",
         "With more workers than cores, slices would shrink, and the cores be busy with calls.",
         seeds=0,
         tests=("tests/unit/worker/test_worker.py",),

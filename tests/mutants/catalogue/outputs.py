@@ -150,8 +150,8 @@ MUTANTS = (
         "A subtask works on although its outputs are full",
         OWN,
         "worker/subtask.py",
-        "        if self.has_ended or self._full:\n",
-        "        if self.has_ended:\n",
+        "        if self._full:\n            # The rest",
+        "        if False:\n            # The rest",
         "I7: backpressure is what bounds the output queues.",
     ),
     Mutant(

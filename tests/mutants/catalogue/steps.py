@@ -12,6 +12,8 @@ _SUBTASK = "worker/subtask.py"
 _CHECKPOINTER = "worker/checkpointing/subtask_checkpointer.py"
 _FLAT_MAP = "operators/flat_map.py"
 _MID_RECORD = ("tests/unit/worker/test_mid_record.py",)
+_GATHERING = "worker/scheduling/gathering.py"
+_LIMITS = ("tests/unit/worker/test_batch_limits.py",)
 _TWO_INPUTS = ("tests/unit/operators/keyed/test_two_inputs.py",)
 _BATCHING = ("tests/unit/worker/scheduling/test_batching.py",)
 
@@ -124,5 +126,46 @@ MUTANTS = (
         "                pass\n",
         "Its output is late.",
         _MID_RECORD,
+    ),
+    _mutant(
+        "Records wait for others in front of a barrier",
+        _GATHERING,
+        "        if any(not isinstance(item, BatchItem) for item in reading.queue):\n            return True\n",
+        "",
+        "A checkpoint waits for records that may never come.",
+        _LIMITS,
+    ),
+    _mutant(
+        "Records wait for others that their sender has no credit for",
+        _GATHERING,
+        "        if any(2 * channel.queued_bytes >= channel.credit.credit_limit_bytes for channel in waiting):\n"
+        "            return True\n",
+        "",
+        "Nothing moves until the time is over.",
+        _LIMITS,
+    ),
+    _mutant(
+        "A call of a function of batches gets more rows than the user allows",
+        "operators/named.py",
+        "        if rows_max is None or self.works_in_steps or checked.num_rows <= rows_max:\n",
+        "        if True:\n",
+        "The function cannot take them.",
+        _LIMITS,
+    ),
+    _mutant(
+        "A call of a keyed function gets more rows than the user allows",
+        _IN_HAND,
+        "            steps.call_rows_max = min(rows_max, limits.rows or rows_max)\n",
+        "            steps.call_rows_max = rows_max\n",
+        "The function cannot take them.",
+        _LIMITS,
+    ),
+    _mutant(
+        "Nobody looks again when the time of records that wait is over",
+        _GATHERING,
+        "            self._look_again(now_us, until_us)\n",
+        "",
+        "They wait until another record comes.",
+        _LIMITS,
     ),
 )
