@@ -103,6 +103,23 @@ def backpressure(quick: bool) -> list[Case]:
     return cases
 
 
+def kafka(rows: int) -> list[Case]:
+    """Spark's sink is at least once, and is a peer all the same."""
+    cases = []
+    for format in ("json", "avro"):
+        module, count = "benchmarks.kafka.keyed_sum", rows // 4
+        contenders = tuple(
+            Contender(title, (sys.executable, "-m", module, name, format, str(count)))
+            for title, name in ((OURS, "penstock"), ("Flink", "flink"), ("Spark streaming (at least once)", "spark"))
+        )
+        bars = (Bar(Kind.RATIO, "rate", 1.5, 3.0),)
+        detail = f"{count:,} messages of 100 bytes, {format}, exactly once, parallelism 2"
+        cases.append(
+            Case("Kafka to keyed sum to Kafka", detail, contenders, bars, (("rate", "M rows/s"), ("net", "s")))
+        )
+    return cases
+
+
 def checkpoint_cost() -> list[Case]:
     bars = (Bar(Kind.FIGURE, "cost", 5.0, 1.0, "%"),)
     shown = ("cost", "%"), ("least", "%"), ("most", "%"), ("rate", "M rows/s"), ("p50", "ms")
@@ -176,4 +193,4 @@ def every_case(rows: int, quick: bool = False) -> list[Case]:
     if quick:
         return [*throughput(rows, quick), *backpressure(quick)]
     alone = [*checkpoint_cost(), *state_snapshot(), *barrier_check(), *recovery(), *latency(), *growth(rows)]
-    return [*throughput(rows, quick), *user_code(), *backpressure(quick), *alone]
+    return [*throughput(rows, quick), *user_code(), *backpressure(quick), *kafka(rows), *alone]

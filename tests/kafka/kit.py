@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from tests.kafka.broker import Broker
@@ -44,6 +45,25 @@ class Topics:
     def _partitions(self, name: str) -> int:
         found = self._admin.list_topics(timeout=10).topics
         return len(found[name].partitions) if name in found else 0
+
+    @contextlib.contextmanager
+    def denied(self, kind: str, name: str, operation: str) -> Iterator[None]:
+        """Nobody may do that to the topic, group or transactional id, for a while."""
+        from confluent_kafka import admin
+
+        place = getattr(admin.ResourceType, kind), name, admin.ResourcePatternType.LITERAL, "User:ANONYMOUS", "*"
+        rule = *place, getattr(admin.AclOperation, operation), admin.AclPermissionType.DENY
+        for done in self._admin.create_acls([admin.AclBinding(*rule)]).values():
+            done.result(30)
+        wanted = admin.AclBindingFilter(*rule)
+        # The broker has a rule, or has forgotten it, a moment after it says so.
+        until(lambda: self._admin.describe_acls(wanted).result(30), "the rule")
+        try:
+            yield
+        finally:
+            for done in self._admin.delete_acls([wanted]).values():
+                done.result(30)
+            until(lambda: not self._admin.describe_acls(wanted).result(30), "the end of the rule")
 
     def grow(self, name: str, partitions: int) -> None:
         from confluent_kafka.admin import NewPartitions

@@ -155,6 +155,11 @@ class Publisher(Committer):
             )
         if reason.code() in {codes._TIMED_OUT, codes._TRANSPORT, codes._ALL_BROKERS_DOWN}:
             return unreachable(sink.where, sink.servers, error, self._complaints)
+        if reason.code() == codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            return StorageError(
+                f"{sink.where}: no permission for the transactional id '{sink.transactional_id}' on {sink.servers}: "
+                f'grant this user Write and Describe for it, or say guarantee="at-least-once"'
+            )
         return told(sink.where, sink.servers, reason, sink.topic or f"of column {sink.topic_column}")
 
     def discard_uncommitted(self, generation: Generation) -> None:
@@ -193,7 +198,10 @@ class Markers:
 
     def newest(self) -> _Marker | None:
         self._create()
-        end = self._end()
+        try:
+            end = self._end()
+        except kafka().KafkaException as error:
+            raise told(self._sink.where, self._sink.servers, error.args[0], self._sink.marker_topic) from error
         consumer = kafka().Consumer(
             {
                 **self._settings,

@@ -25,6 +25,7 @@ from penstock.connectors.kafka.client import (
     require_free,
     require_servers,
     require_topic,
+    told,
 )
 from penstock.connectors.kafka.encoding import SCHEMA, Encoder, encoder_of
 from penstock.connectors.kafka.formats import require_fitting
@@ -265,13 +266,13 @@ class DirectWriter(SinkWriter):
 
     def _on_delivery(self, error: Any, message: Any) -> None:
         if error is not None and self._failed is None:
-            self._failed = f"{message.topic()}: {error.str()}"
+            self._failed = str(told(self._sink.where, self._sink.servers, error, message.topic()))
 
     def _check(self) -> None:
         if self._failed is not None:
             raise StorageError(
-                f"{self._sink.where}: a message was not accepted: {self._failed}. The pipeline goes back to its last "
-                f"checkpoint and writes it again"
+                f"{self._failed}. The message was not accepted; the pipeline goes back to its last checkpoint and "
+                f"writes it again"
             )
 
     def write(self, batch: pa.RecordBatch) -> None:

@@ -70,7 +70,7 @@ def _plain(where: str, writer: Any, target: Any) -> d.Reader:
 
 
 def _target(writer: Any, reader: Any) -> Any:
-    """The type, or the branch of the union, that the reader has for what was written; None if there is none."""
+    """The type, or the branch of the union, that the reader has for the written type; None if it has no such type."""
     if isinstance(reader, list):
         fits = [each for each in reader if _fits(writer, each)]
         same = [each for each in fits if each["type"] == writer["type"]]
