@@ -44,7 +44,7 @@ MUTANTS = (
         "A version that the log of a Delta table has lost is waited for without an end",
         OWN,
         "connectors/delta/source.py",
-        "if table.version() >= number and self._source.entry(number) is None:",
+        "if table.version() >= number and self._entry(number) is None:",
         "if False:",
         "I8: the source stands still, or leaves rows out, in silence.",
         seeds=0,
