@@ -270,6 +270,31 @@ def test_a_failed_checkpoint_says_its_reason_and_cure_and_charts_can_be_heard(
         expect(page.get_by_role("heading", name="Checkpoint 31: failed")).to_be_visible()
 
 
+def test_the_size_of_a_checkpoint_counts_records_in_flight_once(browser: Browser, calm: FakeServer) -> None:
+    unaligned = next(each for each in calm.pipeline.history if each["inflight_bytes"])
+    with opened(browser, calm, f"#/checkpoints/{unaligned['id']}") as page:
+        state = unaligned["checkpointed_size"] - unaligned["inflight_bytes"]
+        shown = page.evaluate(
+            "async (sizes) => { const { bytes } = await import('/static/format.js'); return sizes.map(bytes); }",
+            [state, unaligned["inflight_bytes"]],
+        )
+        expect(page.locator(".details")).to_contain_text(f"{shown[0]} of state · {shown[1]} in flight")
+
+
+class Starting(FakePipeline):
+    """No worker has reported."""
+
+    def graph(self) -> Any:
+        graph = FakePipeline.graph(self)
+        unknown = {"busy": None, "idle": None, "backpressured": None}
+        return {**graph, "vertices": [{**vertex, **unknown} for vertex in graph["vertices"]]}
+
+
+def test_a_graph_without_figures_claims_nothing(browser: Browser) -> None:
+    with serving(Starting()) as server, opened(browser, server) as page:
+        expect(page.locator(".verdict")).to_have_text("No worker has reported yet: there are no figures.")
+
+
 def test_a_window_that_is_not_emitted_says_who_holds_it_back(browser: Browser, calm: FakeServer) -> None:
     with opened(browser, calm, "#/watermarks") as page:
         expect(page.locator(".answers li").first).to_have_text(

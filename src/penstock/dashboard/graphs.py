@@ -87,8 +87,8 @@ def _subtask(plan: PhysicalPlan, chain: Chain, index: int, reading: Reading) -> 
 
 def watermark_of(chain: Chain, index: int, reading: Reading) -> int | None:
     """The event time that a subtask has passed on, or that its last operator was told, if nothing is behind it."""
-    passed_on = reading.value(names.OUTPUT_WATERMARK, (chain.name, index))
-    told = reading.value(names.INPUT_WATERMARK, (chain.nodes[-1].name, index))
+    last = chain.nodes[-1].name, index
+    passed_on, told = reading.value(names.OUTPUT_WATERMARK, last), reading.value(names.INPUT_WATERMARK, last)
     return whole(passed_on if passed_on is not None else told)
 
 

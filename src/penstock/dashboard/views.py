@@ -267,6 +267,7 @@ class FailureView(View, frozen=True, kw_only=True):
     error: str
     """All that is known of it, with the traceback of user code."""
     operator: str | None = None
+    """The chain that failed, by the name of its first operator."""
     subtask: int | None = None
     worker: int | None = None
 

@@ -51,7 +51,11 @@ def _operator(
 def _reached(chain: Chain, name: str, index: int, reading: Reading, is_source: bool) -> int | None:
     if is_source:
         return watermark_of(chain, index, reading)
-    return whole(reading.value(names.INPUT_WATERMARK, (OperatorName(name), index)))
+    told = whole(reading.value(names.INPUT_WATERMARK, (OperatorName(name), index)))
+    if told is None and name == chain.nodes[-1].name:
+        # It is told none where it takes event time from the records itself.
+        return watermark_of(chain, index, reading)
+    return told
 
 
 def _split(clock: SplitClock) -> SplitWatermark:

@@ -16,6 +16,14 @@ def _mutant(name: str, file: str, old: str, new: str, why: str, *tests: str) -> 
 
 MUTANTS = (
     _mutant(
+        "The watermark of a chain is asked of its first operator",
+        "dashboard/graphs.py",
+        "    last = chain.nodes[-1].name, index\n",
+        "    last = chain.name, index\n",
+        "A chain with a source has no watermark and no lag.",
+        _LIVE,
+    ),
+    _mutant(
         "What waits for a page that does not read is not bounded",
         "dashboard/events.py",
         "asyncio.Queue(WAITING_MAX)",

@@ -5,7 +5,7 @@ import { h, onWidth, replace, s, setAttribute, setText } from "./dom.js";
 
 /** Milliseconds of a millisecond, second, minute, hour and day: round durations are multiples of these. */
 const TIMES = [1, 1000, 60_000, 3_600_000, 86_400_000];
-const MARGIN = { left: 58, right: 10, top: 8, bottom: 20 };
+const MARGIN = { left: 72, right: 10, top: 8, bottom: 20 };
 
 export class Chart {
   /** `series`: [{name, label}]; `fill-NAME` and `line-NAME` are their classes in the style sheet. */

@@ -158,8 +158,13 @@ function timesItem(item) {
   return { parts: phases, label: () => clock(item.trigger_timestamp), words, isFailed: item.status === "failed", item };
 }
 
+/** The size of a checkpoint has its records in flight in it. */
+function stateBytes({ checkpointed_size: size, inflight_bytes: inflight }) {
+  return size === null ? null : size - (inflight ?? 0);
+}
+
 function sizesItem(item) {
-  const parts = [item.checkpointed_size, item.inflight_bytes];
+  const parts = [stateBytes(item), item.inflight_bytes];
   const words = () => `Checkpoint ${item.id}, ${clock(item.trigger_timestamp)}: ${bytes(parts[0])} of state, ${bytes(parts[1])} in flight`;
   return { parts, label: () => clock(item.trigger_timestamp), words, isFailed: item.status === "failed", item };
 }
@@ -167,7 +172,7 @@ function sizesItem(item) {
 function details(checkpoint, close) {
   const heading = h("h2", null, `Checkpoint ${checkpoint.id}: ${STATUS[checkpoint.status] ?? checkpoint.status}`);
   const failure = checkpoint.failure_message && h("div", { class: "notice bad" }, h("p", null, h("strong", null, "Reason: "), checkpoint.failure_message), checkpoint.cure && h("p", null, h("strong", null, "Cure: "), checkpoint.cure));
-  const line = [checkpoint.kind, clock(checkpoint.trigger_timestamp), duration(checkpoint.end_to_end_duration), `${bytes(checkpoint.checkpointed_size)} of state`, `${bytes(checkpoint.inflight_bytes)} in flight`].join(" · ");
+  const line = [checkpoint.kind, clock(checkpoint.trigger_timestamp), duration(checkpoint.end_to_end_duration), `${bytes(stateBytes(checkpoint))} of state`, `${bytes(checkpoint.inflight_bytes)} in flight`].join(" · ");
   return [h("div", { class: "details-head" }, heading, h("button", { type: "button", click: close }, "Close")), h("p", { class: "quiet" }, line), failure, waterfall(checkpoint)].filter(Boolean);
 }
 

@@ -190,6 +190,7 @@ class Card {
 
 function verdict({ vertices }, narrow) {
   if (!vertices.length) return "The graph comes with the first workers.";
+  if (vertices.every((vertex) => vertex.busy === null || vertex.busy === undefined)) return "No worker has reported yet: there are no figures.";
   if (narrow === null) return "No operator is backpressured: the pipeline keeps pace with its input.";
   const waiting = narrow.waiting.map((vertex) => `${vertex.name} (${percent(vertex.backpressured)} of its time)`).join(", ");
   return `${narrow.vertex.name} is the bottleneck: busy ${percent(narrow.vertex.busy)}. It backpressures ${waiting}.`;
