@@ -172,10 +172,10 @@ def operator_of(frame: dict[str, Any]) -> by_time.OverTimeOperator:
 
 def test_a_checkpoint_between_two_portions_holds_the_rows_that_are_left(monkeypatch: Any) -> None:
     monkeypatch.setattr(by_time, "_PORTION_ROWS", 1)
-    rows = [{"k": n % 3, "v": n, "at": 10 * (n // 2), "n": n} for n in range(12)]
+    rows = [{"k": n // 4, "v": n, "at": 10 * (n // 2), "n": n} for n in range(12)]
     bench = Bench(operator_of({"range": 1}), ("k",)).begin()
     bench.process(pa.RecordBatch.from_pylist(rows, SCHEMA_OF_INTEGERS))
-    bench.operator.on_watermark(1_000, bench.emitted.append)
+    assert bench.operator.on_watermark(1_000, bench.emitted.append) is True
     steps = bench.context.owed.pop()
     next(steps)
     next(steps)
