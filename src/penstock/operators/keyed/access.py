@@ -45,7 +45,7 @@ class CallSize(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
+class _AllAtOnce:
     call_rows_max: int
 
 
@@ -161,10 +161,6 @@ class StateAccess:
 
     # --- the current key ---
 
-    def move(self, key_group: int, key: Key) -> None:
-        self._keyed.set_key(key_group, key)
-        self.key_group, self.key = key_group, key
-
     def each_key(self, batch: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
         format = self._operator.format
         return self.each(batch, format.of, format.cut)
@@ -188,7 +184,7 @@ class StateAccess:
         """Keys and their records, while all states are at the key. `shown` makes the keys that the function sees."""
         if batch.num_rows:
             groups = self.grouped(batch)
-            for key, rows, _ in self.calls(groups, of, cut, shown, _Whole(batch.num_rows)):
+            for key, rows, _ in self.calls(groups, of, cut, shown, _AllAtOnce(batch.num_rows)):
                 yield key, rows
 
     def grouped(self, batch: pa.RecordBatch) -> Groups:
