@@ -45,7 +45,7 @@ class CallSize(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
+class _AllAtOnce:
     call_rows_max: int
 
 
@@ -163,10 +163,6 @@ class StateAccess:
 
     # --- the current key ---
 
-    def move(self, key_group: int, key: Key) -> None:
-        self._keyed.set_key(key_group, key)
-        self.key_group, self.key = key_group, key
-
     def each_key(self, batch: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
         format = self._operator.format
         if self._given is not None and self._given.batch is batch:
@@ -200,7 +196,7 @@ class StateAccess:
             yield from self._each(self.grouped(batch), of, cut, shown)
 
     def _each(self, groups: Groups, of: Whole, cut: Cut, shown: Shown | None = None) -> Iterator[tuple[Key, Records]]:
-        for key, rows, _ in self.calls(groups, of, cut, shown, _Whole(groups.batch.num_rows)):
+        for key, rows, _ in self.calls(groups, of, cut, shown, _AllAtOnce(groups.batch.num_rows)):
             yield key, rows
 
     def grouped(self, batch: pa.RecordBatch) -> Groups:

@@ -43,7 +43,7 @@ def test_a_cut_is_that_of_pandas(start: int, end: int, cut: Any) -> None:
     assert frame.attrs == {} and frame.describe(include="all").equals(expected.describe(include="all"))
 
 
-def test_a_pandas_without_the_parts_that_are_not_public_is_cut_by_position(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pandas_without_the_parts_that_are_not_public_is_cut_by_position() -> None:
     def absent(*_: object) -> None:
         raise AttributeError("_from_mgr")
 
