@@ -301,8 +301,16 @@ class _Drawing:
             forms.append("pandas")
         return self.random.choice(forms)
 
+    def _limits(self, as_: str) -> dict[str, Any]:
+        """Limits on the batches of a function, now and then."""
+        if as_ == "rows" or not self.chance(0.3):
+            return {}
+        rows = {"batch_rows": self.random.choice([1, 3, 100])}
+        return rows | ({"batch_time": "2 ms"} if self.chance(0.5) else {})
+
     def _draw_map(self, number: int, name: str) -> None:
-        options = {"number": self.random.randint(-5, 5), "as_": self._as(number)}
+        as_ = self._as(number)
+        options = {"number": self.random.randint(-5, 5), "as_": as_, "limits": self._limits(as_)}
         self._add(Step("map", name, (number,), **self._way(number), options=options))
 
     def _draw_filter(self, number: int, name: str) -> None:
@@ -312,7 +320,8 @@ class _Drawing:
 
     def _draw_flat_map(self, number: int, name: str) -> None:
         as_ = self._as(number)
-        options = {"copies": self.random.choice([1, 2, 3]), "as_": "arrow" if as_ == "pandas" else as_}
+        as_ = "arrow" if as_ == "pandas" else as_
+        options = {"copies": self.random.choice([1, 2, 3]), "as_": as_, "limits": self._limits(as_)}
         self._add(Step("flat_map", name, (number,), **self._way(number), options=options))
 
     def _draw_columns(self, number: int, name: str) -> None:

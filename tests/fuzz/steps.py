@@ -170,7 +170,8 @@ def _built(
     schema, as_, name = shape.schema(), o.get("as_", "arrow"), step.name
     match step.kind:
         case "map":
-            return stream.map(functions.Add(name, o["number"], as_), format=as_, schema=schema, **settings)
+            add = functions.Add(name, o["number"], as_)
+            return stream.map(add, format=as_, schema=schema, **o["limits"], **settings)
         case "lane":
             return stream.map(functions.Lane(name, o["suffix"]), **settings)
         case "filter":
@@ -179,7 +180,8 @@ def _built(
                 return stream.filter(keep.expression, **settings)
             return stream.filter(keep, format="rows" if o["form"] == "rows" else "arrow", **settings)
         case "flat_map":
-            return stream.flat_map(functions.Copy(name, o["copies"], as_), format=as_, schema=schema, **settings)
+            made = functions.Copy(name, o["copies"], as_)
+            return stream.flat_map(made, format=as_, schema=schema, **o["limits"], **settings)
         case "map_async":
             more = {key: o[key] for key in ("concurrency", "ordered", "batch_rows")}
             return stream.map_async(

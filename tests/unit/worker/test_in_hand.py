@@ -176,6 +176,28 @@ class TestACheckpointInTheMiddle:
         assert sorted(seen.processed) == [2, 3, 12, 13]
         assert sorted(values(seen.state.get())) == [1, 2, 3, 11, 12, 13, 21, 31]
 
+    def test_recovered_records_give_the_mailbox_its_turns_and_a_checkpoint_waits_for_their_slice(self) -> None:
+        first, _ = started()
+        with_some(first)
+        for sender in SENDERS:
+            first.barrier(sender, unaligned(1))
+        seen = ByKey()
+        bench = seen.bench = Bench(union(seen), store=first.store, manifest=first.manifest(1))
+        bench.started()
+        bench.work(1)
+        assert len(calls(seen)) == 1, "one call, and then the mailbox"
+        for sender in SENDERS:
+            bench.barrier(sender, unaligned(2))
+        assert not bench.transport.of(BarrierFrame), "the rest of the slice is in no channel"
+        while not bench.transport.of(BarrierFrame):
+            bench.work(1)
+        (frame,) = bench.acknowledged()
+        left = sum(segment.rows for segment in frame.report.channels) if frame.report.channels else 0
+        assert len(seen.processed) + left >= 8
+        bench.background.run()
+        bench.work()
+        assert sorted(seen.processed) == [1, 2, 3, 11, 12, 13, 21, 31]
+
     def test_is_answered_before_the_next_call(self) -> None:
         bench, seen = started()
         with_some(bench)

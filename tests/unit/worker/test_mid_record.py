@@ -150,7 +150,8 @@ def test_a_source_waits_while_a_generator_behind_it_goes_on(format: str) -> None
 class TestACheckpointInTheMiddleOfAGenerator:
     def test_waits_for_the_record_and_holds_all_behind_it_as_data_in_flight(self, format: str) -> None:
         bench = started(behind_exchange, format)
-        bench.subtask._in_hand._calls.rows_max = 1
+        if format == "arrow":
+            bench.subtask._in_hand._calls.rows_max = 1
         bench.batch(LEFT, 4)
         bench.batch(LEFT, 2, 3)
         bench.work(1)
