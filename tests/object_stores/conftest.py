@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import os
 import socket
 import subprocess
 import sys
@@ -17,6 +18,9 @@ from penstock.storage import open_store
 from penstock.storage.object_store import ObjectStore
 from tests.object_stores.fault_proxy import FaultProxy
 from tests.tables.components import required_package
+
+# gcsfs would ask Google itself about the bucket, whatever the endpoint. It looks at this when it is imported.
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
 _BUCKETS = (f"bucket-{number}" for number in itertools.count())
 

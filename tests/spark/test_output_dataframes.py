@@ -17,7 +17,7 @@ from penstock.connectors.files.sink import FileCommitter, FileSink
 from penstock.ids import CheckpointId, Generation
 from penstock.testing import CollectSink
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(autouse=True)

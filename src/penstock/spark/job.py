@@ -362,6 +362,14 @@ class Job:
         when a query on it is planned. `sink` is the name of the sink; it may be left out if there is only one.
 
         `spark.readStream.format("penstock")` has the same as a stream: see `PenstockDataSource`.
+
+        Example on Spark:
+
+            pipeline = Pipeline("numbers")
+            numbers = GeneratorSource(pa.schema({"n": pa.int64()}), rows=100)
+            pipeline.source(numbers, name="numbers").sink(ParquetSink("/tmp/penstock/frame"), name="output")
+            job = pipeline.start(spark, "/tmp/penstock/frame-checkpoints", workers=1, parallelism=1)
+            assert job.wait(timeout=120) and job.to_dataframe("output").count() == 100
         """
         return output_of(self._spark, self.plan, sink)
 

@@ -391,11 +391,15 @@ def _exclusion(fs: Any, protocol: str, single_driver: bool) -> Exclusion:
 
 
 def _has_conditional_put(fs: Any) -> bool:
-    """Whether the installed version has its own `pipe_file` that knows the mode: older ones swallow it."""
+    """Whether the installed version has its own `pipe_file` that knows the mode: older ones swallow it.
+
+    adlfs takes it out of its `**kwargs` since 2026, where no signature shows it: there its code names the mode.
+    """
     own = getattr(type(fs), "_pipe_file", None)
     if own is None or own is getattr(AsyncFileSystem, "_pipe_file", None):
         return False
-    return "mode" in inspect.signature(own).parameters
+    named = getattr(getattr(own, "__code__", None), "co_consts", ())
+    return "mode" in inspect.signature(own).parameters or {"mode", "create"} <= {*named}
 
 
 def _has_flat_listing(fs: Any) -> bool:

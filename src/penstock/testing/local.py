@@ -407,9 +407,10 @@ class _Local:
             for worker in self._to_close:
                 worker.stop()
         self.result.restarts = self.supervisor.restarts
-        self._look_at_metrics()
         if self.supervisor.phase is Phase.FAILED:
+            # First: workers of an attempt that has failed may tell of numbers that nobody has been told the names of.
             self._raise()
+        self._look_at_metrics()
         return self.result
 
     def _look_at_metrics(self) -> None:

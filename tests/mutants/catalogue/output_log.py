@@ -89,6 +89,16 @@ MUTANTS = (
         "if pa.types.is_null(field.type)]",
         "Binary columns of JSON lines hold text.",
     ),
+    Mutant(
+        "A client whose signature does not show the mode is refused",
+        OWN,
+        "storage/object_store.py",
+        ' or {"mode", "create"} <= {*named}',
+        "",
+        "No pipeline starts with checkpoints on Azure.",
+        seeds=0,
+        tests=("tests/unit/storage/test_object_store.py",),
+    ),
     # --- directories ---
     _mutant(
         "Hours are those of the time zone of the column",

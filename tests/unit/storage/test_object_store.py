@@ -12,7 +12,7 @@ import pyarrow.fs
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
-from fsspec.registry import _registry, known_implementations, register_implementation
+from fsspec.registry import _registry, get_filesystem_class, known_implementations, register_implementation
 from fsspec.spec import AbstractBufferedFile
 
 from penstock.errors import OptionError, StorageError
@@ -145,6 +145,14 @@ def test_a_version_without_conditional_put_is_refused_with_what_to_install(
     with pytest.raises(StorageError, match=r"Install s3fs 2024.12.*single_driver=1"):
         store.create("a", b"x")
     assert Bucket.store == {}
+
+
+@pytest.mark.parametrize(("protocol", "package"), [("s3", "s3fs"), ("gs", "gcsfs"), ("abfs", "adlfs")])
+def test_the_installed_client_of_each_cloud_is_known_to_have_a_conditional_put(protocol: str, package: str) -> None:
+    """adlfs takes the mode out of its keyword arguments, and was refused as too old."""
+    pytest.importorskip(package)
+    kind = get_filesystem_class(protocol)
+    assert object_store._has_conditional_put(object.__new__(kind))
 
 
 @pytest.mark.parametrize("bucket", [DeafBucket, OldBucket])
