@@ -48,7 +48,7 @@ MUTANTS = (
         "Watermarks are left out of the capture",
         OWN,
         _INPUT,
-        "            else:\n                captured.append(item)\n",
+        "            elif not isinstance(item, MarkerItem):\n                captured.append(item)\n",
         "            elif isinstance(item, BatchItem):\n                captured.append(item)\n",
         "Event time would stand still after a restore until the next watermark.",
     ),
@@ -123,10 +123,10 @@ MUTANTS = (
         "Records that arrive on a blocked channel are dropped",
         "alignment",
         _INPUT,
-        "        append(self.queue, item)\n",
+        "        if isinstance(item, BarrierItem):\n            self._put_before_markers(item)\n",
         "        if self.blocked and isinstance(item, BatchItem):\n"
         "            return\n"
-        "        append(self.queue, item)\n",
+        "        if isinstance(item, BarrierItem):\n            self._put_before_markers(item)\n",
         "Records are lost without any failure.",
     ),
     Mutant(

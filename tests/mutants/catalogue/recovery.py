@@ -204,7 +204,7 @@ MUTANTS = (
         "An aligned barrier that arrives during recovery passes the recovered records",
         "recovery",
         _SUBTASK,
-        "(arriving.is_at_front and not arriving.queue)",
+        "(arriving.is_at_front and not arriving.has_items)",
         "not (arriving.queue or arriving.blocked or arriving.in_hand)",
         "I1: the recovered records would be neither in the state nor in a channel.",
     ),
