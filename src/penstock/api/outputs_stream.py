@@ -33,7 +33,7 @@ class OutputsStream(ColumnStream):
             >>> read.dead_letters()
             <Stream of pipeline 'readings' behind 'read'>
         """
-        cure = 'say on_error="dead_letter" there if it is a source, on_error="stream" if it calls a function'
+        cure = 'set on_error="dead_letter" there if it is a source, on_error="stream" if it calls a function'
         return self._stream(side_ports(self.pipeline._nodes, self._ports, DEAD_LETTERS, cure))
 
     def side_output(self, output: str) -> Stream:
@@ -65,7 +65,7 @@ class OutputsStream(ColumnStream):
             >>> windows.count(name="counts").late()
             <Stream of pipeline 'orders' behind 'counts'>
         """
-        cure = 'say late="stream" in the call of window'
+        cure = 'set late="stream" in the call of window'
         late = self._stream(side_ports(self.pipeline._nodes, self._ports, LATE, cure))
         return late._without_group() if any(port.beside for port in self._ports) else late
 

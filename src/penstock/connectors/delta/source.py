@@ -142,7 +142,7 @@ class DeltaSource(Source):
             what = f"{self!r}: version {version.number} ({version.operation}) deletes or updates rows"
             if self.on_change == "fail":
                 raise DataError(
-                    f"{what}, and rows that were read cannot be taken back. Say on_change='skip' to pass over such "
+                    f"{what}, and rows that were read cannot be taken back. Set on_change='skip' to pass over such "
                     f"versions, or start again with version={version.number} and a new checkpoint directory"
                 )
             _log.warning("%s: it is passed over, with %d files that it adds", what, len(version.added))

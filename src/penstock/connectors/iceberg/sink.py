@@ -81,7 +81,7 @@ class IcebergSink(Sink):
             return self._catalog().load_table(self.name)
         except exceptions.NoSuchTableError as error:
             raise PipelineError(
-                f"{self!r}: the catalog has no such table: create it first, or say schema=… to have it made"
+                f"{self!r}: the catalog has no such table: create it first, or set schema=… to have it made"
             ) from error
         except Exception as error:
             raise self.failure("cannot be loaded", error) from error

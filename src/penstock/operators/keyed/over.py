@@ -141,7 +141,7 @@ class OverRangeOperator(OverOperator):
         if self.late == "error":
             raise self.error(
                 f"{rows.num_rows} rows came after later ones had been emitted: allow a longer delay in with_watermark, "
-                f'or say late="drop" to count them and go on'
+                f'or set late="drop" to count them and go on'
             )
         if self.late == "stream":
             self.context.emit_to(LATE, rows)
