@@ -6,14 +6,14 @@
     ├── DataError              records do not fit what the pipeline declared
     ├── UserCodeError          a function of the pipeline raised; carries operator and subtask
     ├── RestoreError           a checkpoint does not fit this pipeline, or cannot be read (I8)
-    │   ├── IncompatibleCheckpoint  the checkpoint was taken by another pipeline than this one has become
-    │   └── NoReadableCheckpoint    there are checkpoints, and none of them can be used
+    │   ├── IncompatibleCheckpoint  the pipeline has changed in something that the checkpoint depends on
+    │   └── NoReadableCheckpoint    no checkpoint of the directory can be used
     ├── StorageError           the checkpoint directory cannot be read or written
-    │   └── CorruptBlob        what was read is not what was written
+    │   └── CorruptBlob        the content differs from what was written: length or checksum
     ├── FencedError            a newer generation owns the checkpoint directory (I6)
-    ├── DriverSilent           a worker has not heard of its driver for too long, and ends
+    ├── DriverSilent           a worker has not heard from its driver for too long, and ends
     ├── WorkersLost            Spark ended the job of the workers: a worker or executor is gone
-    ├── NoFreeSlots            the session has no room for the workers: other jobs hold its slots
+    ├── NoFreeSlots            too few free slots for the workers: other jobs hold them
     ├── NoAnswer               a call of the user's code has not returned within its timeout
     ├── SessionStopped         the Spark session was stopped under the pipeline
     ├── WorkerEnvironment      the workers' Python lacks Penstock, or has another version of it than the driver
@@ -66,11 +66,11 @@ class RestoreError(PenstockError):
 
 
 class IncompatibleCheckpoint(RestoreError):
-    """The pipeline has changed in something that the checkpoint depends on. To try again cannot help."""
+    """The pipeline has changed in something that the checkpoint depends on. Another attempt cannot help."""
 
 
 class NoReadableCheckpoint(RestoreError):
-    """There are checkpoints, and none of them can be used."""
+    """The directory has checkpoints, but none of them can be used."""
 
 
 class StorageError(PenstockError):
@@ -78,7 +78,7 @@ class StorageError(PenstockError):
 
 
 class CorruptBlob(StorageError):
-    """What was read is not what was written: length or checksum differ."""
+    """The content differs from what was written, in length or checksum."""
 
 
 class FencedError(PenstockError):
@@ -86,7 +86,7 @@ class FencedError(PenstockError):
 
 
 class DriverSilent(PenstockError):
-    """A worker has not heard of its driver for too long: the driver is gone, or cannot be reached (I6)."""
+    """A worker has not heard from its driver for too long: the driver is gone, or cannot be reached (I6)."""
 
 
 class JobFailed(PenstockError):

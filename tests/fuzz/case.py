@@ -6,6 +6,7 @@ the first ones of those that were there.
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock import Pipeline, PipelineError
-from tests.fuzz import kinds
+from tests.fuzz import kinds, models
 from tests.fuzz.kinds import Kind
 from tests.fuzz.steps import TWO_INPUTS, UNSETTLED, Shape, Step, build, held_schema, shape_of, text_of
 from tests.fuzz.world import Fault
@@ -184,6 +185,8 @@ class _Drawing:
         for _ in range(r.randint(1, 6)):
             self._draw_step()
         self._draw_sinks()
+        unnamed = self._unnamed()
+        self._draw_files()
         lives = self._lives()
         return Case(
             self.seed,
@@ -203,7 +206,7 @@ class _Drawing:
             patience=r.choice([1.0, 0.5, 0.2]),
             speed=r.choice([0.5, 0.1, 0.03, 0.03]),
             max_parallelism=self.max_parallelism,
-            unnamed=self._unnamed(),
+            unnamed=unnamed,
             inserted_in=r.choice([None, *range(1, len(lives))]),
         )
 
@@ -242,7 +245,7 @@ class _Drawing:
 
     def _draw_step(self) -> None:
         r = self.random
-        streams = [number for number, step in enumerate(self.steps) if not step.is_sink]
+        streams = [n for n, step in enumerate(self.steps) if not step.is_sink and step.kind != "dead_letters"]
         number = r.choice(streams[-2:]) if self.chance(0.7) else r.choice(streams)
         shape = self.shapes[number]
         name = f"op{len(self.steps)}"
@@ -308,21 +311,53 @@ class _Drawing:
         rows = {"batch_rows": self.random.choice([1, 3, 100])}
         return rows | ({"batch_time": "2 ms"} if self.chance(0.5) else {})
 
+    def _refusing(self) -> dict[str, Any]:
+        """Of some functions: the records that they cannot take, and what becomes of these."""
+        if self.chance(0.7):
+            return {}
+        return {"bad": self.random.randrange(7), "on_error": self.random.choice(["drop", "stream"])}
+
+    def _add_refusing(self, step: Step) -> int:
+        number = self._add(step)
+        if step.options.get("on_error") in ("stream", "dead_letter"):
+            self._add(Step("dead_letters", f"letters{number}", (number,)))
+        return number
+
+    def _draw_files(self) -> None:
+        """Files with bad lines, beside all else."""
+        if self.chance(0.75):
+            return
+        r = self.random
+        lines = [
+            [
+                r.choice(models.BAD_LINES) if self.chance(0.2) else json.dumps({"file": f"{file}", "number": number})
+                for number in range(r.choice([1, 5, 40]))
+            ]
+            for file in range(r.randint(1, 4))
+        ]
+        options = {"lines": lines, "on_error": r.choice(["skip", "dead_letter"])}
+        first = self._add_refusing(Step("files", f"files{len(self.steps)}", options=options))
+        for number in range(first, len(self.steps)):
+            self._add(Step(r.choice(["fuzz_sink", "collect_sink"]), f"sink{number}", (number,)))
+
     def _draw_map(self, number: int, name: str) -> None:
         as_ = self._as(number)
-        options = {"number": self.random.randint(-5, 5), "as_": as_, "limits": self._limits(as_)}
-        self._add(Step("map", name, (number,), **self._way(number), options=options))
+        options = {"number": self.random.randint(-5, 5), "as_": as_, "limits": self._limits(as_), **self._refusing()}
+        self._add_refusing(Step("map", name, (number,), **self._way(number), options=options))
 
     def _draw_filter(self, number: int, name: str) -> None:
         forms = ["mask", "expression", "field"] + (["rows"] if self._as(number) == "rows" else [])
         options = {"bits": self.random.randrange(4), "form": self.random.choice(forms)}
-        self._add(Step("filter", name, (number,), **self._way(number), options=options))
+        if options["form"] != "field":
+            options |= self._refusing()
+        self._add_refusing(Step("filter", name, (number,), **self._way(number), options=options))
 
     def _draw_flat_map(self, number: int, name: str) -> None:
         as_ = self._as(number)
         as_ = "arrow" if as_ == "pandas" else as_
         options = {"copies": self.random.choice([1, 2, 3]), "as_": as_, "limits": self._limits(as_)}
-        self._add(Step("flat_map", name, (number,), **self._way(number), options=options))
+        options |= self._refusing()
+        self._add_refusing(Step("flat_map", name, (number,), **self._way(number), options=options))
 
     def _draw_columns(self, number: int, name: str) -> None:
         shape = self.shapes[number]
@@ -334,7 +369,7 @@ class _Drawing:
         kept = [column for column in shape.columns if column not in dropped or self.chance(0.5)]
         self._add(Step("select", name, (number,), **self._way(number), options={"columns": kept}))
 
-    def _draw_map_async(self, number: int, name: str) -> None:
+    def _draw_map_async(self, number: int, name: str) -> int:
         r = self.random
         options = {
             "number": r.randint(-5, 5),
@@ -342,9 +377,10 @@ class _Drawing:
             "concurrency": r.randint(1, 3),
             "ordered": self.chance(0.7),
             "batch_rows": r.choice([1, 4, 1024]),
+            **self._refusing(),
         }
         way = {"key": (self._key(self.shapes[number]),)} if self.chance(0.5) else self._way(number)
-        self._add(Step("map_async", name, (number,), **way, options=options))
+        return self._add_refusing(Step("map_async", name, (number,), **way, options=options))
 
     def _like(self, number: int) -> list[int]:
         """Streams of the same columns."""
@@ -430,8 +466,8 @@ class _Drawing:
         r = self.random
         if self.chance(0.5):
             # Records that are in hand hold event time back.
-            self._draw_map_async(number, name)
-            number, name = len(self.steps) - 1, f"op{len(self.steps)}"
+            number = self._draw_map_async(number, name)
+            name = f"op{len(self.steps)}"
         shape = self.shapes[number]
         key = self._key(shape)
         unit = max(self.step_ms, 1000) if shape.columns["t"] == pa.timestamp("s") else self.step_ms
@@ -458,7 +494,7 @@ class _Drawing:
 
     def _draw_sinks(self) -> None:
         r = self.random
-        used = {number for step in self.steps for number in step.inputs}
+        used = {number for step in self.steps if step.kind != "dead_letters" for number in step.inputs}
         for number, step in list(enumerate(self.steps)):
             name = f"sink{number}"
             if step.kind in (*UNSETTLED, "window", "held"):
@@ -515,7 +551,9 @@ class _Drawing:
             kind = r.choice(["raise", "raise", "store", "lost", "read", "commit", "lost commit", "die", "after"])
             if kind == "raise":
                 names = [
-                    step.name for step in self.steps if step.kind not in ("union", "select", "aggregate", "window")
+                    step.name
+                    for step in self.steps
+                    if step.kind not in ("union", "select", "aggregate", "window", "files", "dead_letters")
                 ]
                 faults.append(Fault("raise", r.choice(names), r.randint(1, 30)))
             elif kind == "read":

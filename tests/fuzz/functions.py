@@ -20,14 +20,46 @@ def _with(batch: pa.RecordBatch, column: str, array: pa.Array) -> pa.RecordBatch
     return batch.set_column(batch.schema.get_field_index(column), batch.schema.field(column), array)
 
 
+class BadRecord(ValueError):
+    """A function cannot take a record; the message says which one."""
+
+
+def is_bad(value: Any, bad: int | None) -> bool:
+    """Whether a function that cannot take some records cannot take this one, by its `v`."""
+    return bad is not None and value is not None and value % 7 == bad
+
+
+def check(given: Any, bad: int | None) -> None:
+    """Raise for the first bad record of a batch, a DataFrame or a row."""
+    if bad is None:
+        return
+    if isinstance(given, dict):
+        rows = [(given["lane"], given["seq"], given["v"])]
+    else:
+        columns = [_plain(given[name]) for name in ("lane", "seq", "v")]
+        rows = list(zip(*columns, strict=True))
+    for lane, seq, value in rows:
+        if is_bad(value, bad):
+            raise BadRecord(f"{lane} {seq}")
+
+
+def _plain(column: Any) -> list[Any]:
+    """The values of a column of Arrow or pandas, which has its own null."""
+    if hasattr(column, "to_pylist"):
+        values: list[Any] = column.to_pylist()
+        return values
+    return [None if is_null else value for value, is_null in zip(column, column.isna(), strict=True)]
+
+
 class Add:
     """`v` plus a number, in any form."""
 
-    def __init__(self, name: str, number: int, as_: str) -> None:
-        self.name, self.number, self.as_ = name, number, as_
+    def __init__(self, name: str, number: int, as_: str, bad: int | None = None) -> None:
+        self.name, self.number, self.as_, self.bad = name, number, as_, bad
 
     def __call__(self, given: Any) -> Any:
         touch(self.name)
+        check(given, self.bad)
         if self.as_ == "arrow":
             return _with(given, "v", pc.add(given["v"], self.number))
         if self.as_ == "rows":
@@ -38,11 +70,12 @@ class Add:
 class Keep:
     """Keeps records by the lowest bits of `v`; a null is not kept."""
 
-    def __init__(self, name: str, bits: int, form: str) -> None:
-        self.name, self.bits, self.form = name, bits, form
+    def __init__(self, name: str, bits: int, form: str, bad: int | None = None) -> None:
+        self.name, self.bits, self.form, self.bad = name, bits, form, bad
 
     def __call__(self, given: Any) -> Any:
         touch(self.name)
+        check(given, self.bad)
         if self.form == "rows":
             return given["v"] is not None and given["v"] & 3 != self.bits
         return self.expression if self.form == "expression" else self.mask(given["v"])
@@ -58,11 +91,12 @@ class Keep:
 class Copy:
     """Some copies of each record, each in a lane of its own."""
 
-    def __init__(self, name: str, copies: int, as_: str) -> None:
-        self.name, self.copies, self.as_ = name, copies, as_
+    def __init__(self, name: str, copies: int, as_: str, bad: int | None = None) -> None:
+        self.name, self.copies, self.as_, self.bad = name, copies, as_, bad
 
     def __call__(self, given: Any) -> Iterable[Any]:
         touch(self.name)
+        check(given, self.bad)
         for number in range(self.copies):
             suffix = f"+{number}"
             if self.as_ == "rows":

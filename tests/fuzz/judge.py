@@ -46,6 +46,7 @@ class Judge:
         for number, step in enumerate(self.case.steps):
             if step.kind in ("window", "held"):
                 yield from self._judge_progress(number, step)
+        yield from self._judge_counts()
 
     # --- what came out ---
 
@@ -79,6 +80,8 @@ class Judge:
                     for _, batch in self.case.batches(step.name, split)
                     for row in plain_rows(batch)
                 ]
+            elif step.kind == "dead_letters":
+                made = self.bad_rows(step.inputs[0])
             elif step.kind in UNSETTLED:
                 made = self.found(self.sink_of(number))
             else:
@@ -87,6 +90,21 @@ class Judge:
                 made = models.model(step, inputs, shapes, self.ends)
             self._rows[number] = made
         return self._rows[number]
+
+    def bad_rows(self, number: int) -> list[Plain]:
+        """The records that a step has not taken."""
+        step = self.case.steps[number]
+        return models.bad_rows(step, self.rows(step.inputs[0]) if step.inputs else [])
+
+    def _judge_counts(self) -> Iterator[str]:
+        """Records that were left out are counted once each, over all restarts and lives."""
+        expected = dict.fromkeys(("dropped", "stream", "skip"), 0)
+        for number, step in enumerate(self.case.steps):
+            if "on_error" in step.options:
+                name = {"drop": "dropped", "dead_letter": "stream"}.get(step.options["on_error"])
+                expected[name or step.options["on_error"]] += len(self.bad_rows(number))
+        if self.world.left_out != expected:
+            yield f"records left out were counted as {self.world.left_out} and not {expected}"
 
     def _verify(self, number: int, step: Step) -> Iterator[str]:
         sink = self.sink_of(number)
@@ -165,7 +183,7 @@ class Judge:
         step = self.case.steps[number]
         if step.kind == "source":
             return ()
-        if step.kind in ("join_lists", "join_rows", "rules", "aggregate", "window"):
+        if step.kind in ("join_lists", "join_rows", "rules", "aggregate", "window", "files", "dead_letters"):
             return None
         if step.kind == "map_async" and not step.options["ordered"]:
             return None

@@ -7,6 +7,7 @@ its own output is verified against that input, key by key, and believed from the
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.fuzz.functions import is_bad
 from tests.fuzz.kinds import Plain, frozen, key_of, one_zero
 from tests.fuzz.steps import Shape, Step
 
+BAD_LINES = ("rubbish", "[]", '{"file": "a", "number":', '{"file": "a", "number": "three"}')
+"""Lines that are not records of `FILES`."""
 Lane = tuple[Any, ...]
 """Records of one lane keep their order: those of one split, by one way, with one value in all keys on that way."""
 
@@ -25,8 +29,10 @@ _VECTORS_MAX = 4000
 
 def model(step: Step, inputs: Sequence[list[Plain]], shapes: Sequence[Shape], ends: Sequence[int]) -> list[Plain]:
     """The output of a settled step. `ends` are the lives in which the input ended."""
-    rows = inputs[0]
     o = step.options
+    if step.kind == "files":
+        return [json.loads(line) for lines in o["lines"] for line in lines if line not in BAD_LINES]
+    rows = [row for row in inputs[0] if not is_bad(row["v"], o["bad"])] if "bad" in o else inputs[0]
     match step.kind:
         case "union":
             return [row for given in inputs for row in given]
@@ -63,6 +69,15 @@ def model(step: Step, inputs: Sequence[list[Plain]], shapes: Sequence[Shape], en
         case "window":
             return list(windows(step, rows, shapes[0], ends))
     raise AssertionError(step.kind)
+
+
+def bad_rows(step: Step, rows: Sequence[Plain]) -> list[Plain]:
+    """The dead letters of a step: lines of files, or records that a function cannot take."""
+    if step.kind == "files":
+        found = (number for lines in step.options["lines"] for number, line in enumerate(lines, 1) if line in BAD_LINES)
+        return [{"line": number} for number in found]
+    bad = step.options["bad"]
+    return [{"reason": f"BadRecord: {row['lane']} {row['seq']}"} for row in rows if is_bad(row["v"], bad)]
 
 
 def _pair(row: Plain, other: Plain) -> Plain:

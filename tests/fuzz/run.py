@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from unittest import mock
 
 from penstock import Pipeline
@@ -61,7 +63,12 @@ def run_case(case: Case) -> Outcome:
                 world.input[step.name, split] = case.batches(step.name, split)
     outcome = Outcome(case, world.violations, world.story)
     collected: dict[str, CollectSink] = {}
-    with world, mock.patch.object(async_operator, "Pool", SeededPool):
+    with (
+        world,
+        mock.patch.object(async_operator, "Pool", SeededPool),
+        tempfile.TemporaryDirectory() as world.directory,
+    ):
+        _write_files(case, Path(world.directory))
         store = FuzzStore()
         for number, life in enumerate(case.lives):
             world.life, world.is_bounded = number, life.ending == "end"
@@ -73,6 +80,14 @@ def run_case(case: Case) -> Outcome:
                 world.violated(violation)
     outcome.rows = sum(written.batch.num_rows for each in world.published.values() for written in each)
     return outcome
+
+
+def _write_files(case: Case, directory: Path) -> None:
+    for step in case.steps:
+        if step.kind == "files":
+            (directory / step.name).mkdir()
+            for number, lines in enumerate(step.options["lines"]):
+                (directory / step.name / f"{number}.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
 
 def _live(
@@ -115,6 +130,8 @@ def _live(
         except Exception as error:
             world.violated(f"life {world.life} has failed: {type(error).__name__}: {error}")
             return
+        dropped = int(result.metrics.value("num_records_dropped") or 0)
+        world.left_out = {"dropped": dropped, "stream": result.dead_letters, "skip": result.rows_skipped}
         outcome.checkpoints += result.checkpoints
         outcome.restarts += result.restarts
         world.tell(f"ends after {result.checkpoints} checkpoints and {result.restarts} restarts")

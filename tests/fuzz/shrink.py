@@ -88,7 +88,8 @@ def _without_step(case: Case, number: int) -> Case | None:
     step = case.steps[number]
     if not step.inputs and any(number in other.inputs for other in case.steps):
         return None
-    gone = {number}
+    letters = [p for p, other in enumerate(case.steps) if other.kind == "dead_letters" and other.inputs == (number,)]
+    gone = {number, *letters}
     steps: dict[int, Step] = {}
     for place, other in enumerate(case.steps):
         inputs = tuple(step.inputs[0] if given == number else given for given in other.inputs)
@@ -100,16 +101,25 @@ def _without_step(case: Case, number: int) -> Case | None:
             gone |= set(sinks)
     while True:
         left = {place: other for place, other in steps.items() if place not in gone}
-        read = {given for other in left.values() for given in other.inputs}
+        read = {given for other in left.values() if other.kind != "dead_letters" for given in other.inputs}
+        orphaned = {place for place, other in left.items() if gone & set(other.inputs)}
         unread = {place for place, other in left.items() if place not in read and not other.is_sink}
-        if not unread:
+        if not unread | orphaned:
             break
-        gone |= unread
+        gone |= unread | orphaned
     if not left:
         return None
+    heard = {other.inputs[0] for other in left.values() if other.kind == "dead_letters"}
+    left = {place: other if place in heard else _unheard(other) for place, other in left.items()}
     places = {place: new for new, place in enumerate(left)}
     kept = tuple(replace(other, inputs=tuple(places[given] for given in other.inputs)) for other in left.values())
     names = {other.name for other in kept}
     rows = {place: count for place, count in case.rows.items() if place[0] in names}
     faults = tuple(fault for fault in case.faults if not fault.where.startswith("op") or fault.where in names)
     return replace(case, steps=kept, rows=rows, faults=faults)
+
+
+def _unheard(step: Step) -> Step:
+    """A step whose dead letters nobody reads: without such a stream."""
+    instead = {"stream": "drop", "dead_letter": "skip"}.get(step.options.get("on_error", ""))
+    return step if instead is None else replace(step, options={**step.options, "on_error": instead})

@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock import CallableSink, Pipeline
+from penstock import CallableSink, FileSource, Pipeline
 from penstock.testing import CollectSink, ListSource
 from tests.fuzz import functions
 from tests.fuzz.kinds import plain_type
-from tests.fuzz.world import FuzzSink, FuzzSource, see
+from tests.fuzz.world import FuzzSink, FuzzSource, current, see
 
 UNSETTLED = ("aggregate", "reduce", "running")
 """Steps whose records depend on the order in which their input came: their output is verified, and then believed."""
@@ -57,11 +57,17 @@ class Shape:
         return pa.schema(list(self.columns.items()))
 
 
+FILES = Shape({"file": pa.string(), "number": pa.int64()})
+"""The records of a source of files."""
+
+
 # --- shapes ---
 
 
 def shape_of(step: Step, shapes: Sequence[Shape]) -> Shape:
     """The shape of a step's output, from the shapes of its inputs."""
+    if step.kind == "files":
+        return FILES
     given = shapes[0]
     columns = dict(given.columns)
     options = step.options
@@ -73,6 +79,8 @@ def shape_of(step: Step, shapes: Sequence[Shape]) -> Shape:
             return Shape({name: columns[name] for name in options["columns"]}, given.timed_ms)
         case "with_column":
             return Shape({**columns, options["column"]: pa.int64()}, given.timed_ms)
+        case "dead_letters":
+            return Shape({"line": pa.int64()} if given == FILES else {"reason": pa.string()})
         case "aggregate":
             keys = {name: plain_type(columns[name]) for name in step.key[0]}
             return Shape({**keys, **aggregate_types(options["outputs"], columns)})
@@ -159,6 +167,12 @@ def _built(
             name=f"time of {step.name}" if is_named else None,
             parallelism=step.parallelism,
         )
+    if step.kind == "files":
+        path = f"{current().directory}/{step.name}"
+        source = FileSource(path, format="jsonl", schema=FILES.schema(), on_error=o["on_error"])
+        return pipeline.source(source, **settings)
+    if step.kind == "dead_letters":
+        return inputs[0].dead_letters().select(*shape.columns, **settings)
     if step.kind == "union":
         return inputs[0].union(*inputs[1:])
     for number, key in enumerate(step.key):
@@ -168,24 +182,27 @@ def _built(
     if step.exchange is not None:
         stream = getattr(stream, step.exchange)()
     schema, as_, name = shape.schema(), o.get("as_", "arrow"), step.name
+    bad = o.get("bad")
+    if bad is not None:
+        settings["on_error"] = o["on_error"]
     match step.kind:
         case "map":
-            add = functions.Add(name, o["number"], as_)
+            add = functions.Add(name, o["number"], as_, bad)
             return stream.map(add, format=as_, schema=schema, **o["limits"], **settings)
         case "lane":
             return stream.map(functions.Lane(name, o["suffix"]), **settings)
         case "filter":
-            keep = functions.Keep(name, o["bits"], o["form"])
+            keep = functions.Keep(name, o["bits"], o["form"], bad)
             if o["form"] == "field":
                 return stream.filter(keep.expression, **settings)
             return stream.filter(keep, format="rows" if o["form"] == "rows" else "arrow", **settings)
         case "flat_map":
-            made = functions.Copy(name, o["copies"], as_)
+            made = functions.Copy(name, o["copies"], as_, bad)
             return stream.flat_map(made, format=as_, schema=schema, **o["limits"], **settings)
         case "map_async":
             more = {key: o[key] for key in ("concurrency", "ordered", "batch_rows")}
             return stream.map_async(
-                functions.Add(name, o["number"], as_), format=as_, schema=schema, **more, **settings
+                functions.Add(name, o["number"], as_, bad), format=as_, schema=schema, **more, **settings
             )
         case "select":
             return stream.select(*o["columns"], **settings)
@@ -247,6 +264,11 @@ def _line(number: int, step: Step, steps: Sequence[Step], shape: Shape) -> str:
         timed = "" if shape.timed_ms is None else f".with_watermark('t', delay={shape.timed_ms})"
         columns = ", ".join(f"{name}: {kind}" for name, kind in shape.columns.items())
         return f"s{number} = pipeline.source(FuzzSource(splits={o['splits']}), {rest}){timed}  # {columns}"
+    if step.kind == "files":
+        lines = ", ".join(str(len(lines)) for lines in o["lines"])
+        return f"s{number} = pipeline.source(FileSource(on_error={o['on_error']!r}), {rest})  # files of {lines} lines"
+    if step.kind == "dead_letters":
+        return f"s{number} = {names[0]}.dead_letters()"
     if step.kind == "union":
         return f"s{number} = {names[0]}.union({', '.join(names[1:])})"
     shown = {key: value for key, value in o.items() if key not in ("schema", "as_")}

@@ -35,8 +35,8 @@ class Killed(BaseException):
     """The driver is gone, as with `kill -9`."""
 
 
-class PlannedError(Exception):
-    """Raised by user code, because the seed says so."""
+class PlannedError(ConnectionError):
+    """Raised by user code, because the seed says so. No record is to blame, whatever `on_error` says."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,10 @@ class World:
     busy_at_ms: int = 0
     """When somebody last worked on records, or did not want any."""
     committed: dict[str, int] = field(default_factory=dict)
+    directory: str = ""
+    """Where the files of sources are."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Records that were dropped, sent to a stream or skipped, as the last life has counted them."""
     _names: int = 0
 
     def __enter__(self) -> World:

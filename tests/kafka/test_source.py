@@ -322,7 +322,7 @@ def test_a_wrong_host_and_a_missing_topic_are_told_with_the_cure(
         ({"schema": SCHEMA, "start": {0: -1}}, "offset -1"),
         ({"schema": SCHEMA, "metadata": ["id"]}, "must be one of topic, partition"),
         ({"schema": "key string", "metadata": ["key"]}, "two columns 'key'.*'kafka_key'"),
-        ({"schema": SCHEMA, "options": {"group.id": "g"}}, "say group="),
+        ({"schema": SCHEMA, "options": {"group.id": "g"}}, "set group="),
         ({"schema": SCHEMA, "on_error": "drop"}, "'fail' or 'skip' or 'dead_letter'"),
         ({"schema": SCHEMA, "pattern": "x"}, "either topics, or a pattern"),
     ],

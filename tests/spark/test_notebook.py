@@ -130,6 +130,12 @@ def test_a_pipeline_of_cells_is_watched_interrupted_and_restarted_and_its_typo_i
             time.sleep(0.5)
             notebook.interrupt()
 
+    # In a cell that does something else, the button is for that cell.
+    cell = notebook.run("print('waits', flush=True)\ntime.sleep(600)", press_stop)
+    assert cell.error.startswith("KeyboardInterrupt")
+    cell = notebook.run("print(job.wait(2), job.status.phase.value, job.status.restarts)")
+    assert cell.printed.endswith("False running 0\n"), cell.error or cell.printed
+
     cell = notebook.run("print('waits', flush=True)\nprint('returned', job.wait(), job.status.phase.value)", press_stop)
     assert not cell.error
     assert "stopping with a savepoint" in cell.printed

@@ -136,4 +136,4 @@ class GroupedStream(Stream):
     def _require_columns(self, call: str) -> None:
         """Refuse a call that makes no sense for one group of all records."""
         if self._is_one_group:
-            raise PipelineError(f'{call} needs the columns of a key, and key_by() names none: say key_by("id")')
+            raise PipelineError(f'{call} needs the columns of a key, and key_by() names none: use key_by("id")')

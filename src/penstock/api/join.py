@@ -63,7 +63,7 @@ def joined_streams(
         _require_event_time(bounds, times)
     elif not bounds.has_clock:
         _log.warning(
-            "pipeline '%s': a regular join keeps every row of both sides without end. Say state_ttl=\"1 day\" to "
+            "pipeline '%s': a regular join keeps every row of both sides without end. Set state_ttl=\"1 day\" to "
             "forget rows after that time, or join with between=… or window=…",
             left.pipeline.name,
         )

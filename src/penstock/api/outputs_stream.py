@@ -33,7 +33,7 @@ class OutputsStream(FunctionStream):
             >>> read.dead_letters()
             <Stream of pipeline 'readings' behind 'read'>
         """
-        cure = 'say on_error="dead_letter" there if it is a source, on_error="stream" if it calls a function'
+        cure = 'set on_error="dead_letter" there if it is a source, on_error="stream" if it calls a function'
         return self._stream(side_ports(self.pipeline._nodes, self._ports, DEAD_LETTERS, cure))
 
     def side_output(self, output: str) -> Stream:
@@ -70,7 +70,7 @@ class OutputsStream(FunctionStream):
         if side is not None:
             require_choice("late: side", side, *LATE_OF_SIDE)
         output = LATE if side is None else LATE_OF_SIDE[side]
-        cure = 'say late="stream" in the call of window or over; of a join, read late("left") and late("right")'
+        cure = 'set late="stream" in the call of window or over; of a join, read late("left") and late("right")'
         late = self._stream(side_ports(self.pipeline._nodes, self._ports, output, cure))
         return late._without_group() if any(port.beside for port in self._ports) else late
 

@@ -37,10 +37,10 @@ class TimeZones:
             for number, value in enumerate(column)
             if isinstance(value, datetime.datetime) and (value.tzinfo is not None) != expected
         )
-        kinds = ("none", "a zone") if expected else ("a zone", "none")
+        here, before = ("no time zone", "one") if expected else ("a time zone", "none")
         raise DataError(
-            f"{self._where}: the time '{name}' has {kinds[0]} in row {number} of {len(rows)} in its batch "
-            f"and {kinds[1]} in rows before: {shortened(repr(rows[number]))}. Give all of them one, such as "
+            f"{self._where}: the time '{name}' has {here} in row {number} of {len(rows)} in its batch, and had "
+            f"{before} in earlier rows: {shortened(repr(rows[number]))}. Give every time a zone, such as "
             f"value.replace(tzinfo=datetime.timezone.utc)"
         )
 

@@ -104,7 +104,7 @@ class EventTimeOperator(NamedOperator):
             if first <= int(times.min()) and int(times.max()) < last:
                 _log.warning(
                     "operator '%s': the numbers in the event time '%s', such as %d, are taken for milliseconds, and "
-                    'look like %s: say with_watermark("%s", "…", unit="%s") if they are',
+                    'look like %s: use with_watermark("%s", "…", unit="%s") if they are',
                     self.context.operator,
                     self.column,
                     int(times[0]),
@@ -138,7 +138,7 @@ class EventTimeOperator(NamedOperator):
                 now_ms,
                 f"a row has the time {furthest} in '{self.column}', more than a day ahead of the clock, and most "
                 f"others have not: event time has moved on to it, and rows with earlier times are late from now on. "
-                f'Filter such rows out in front, or say with_watermark(…, max_ahead="1 hour")',
+                f'Filter such rows out in front, or use with_watermark(…, max_ahead="1 hour")',
             )
         return times
 

@@ -117,7 +117,7 @@ class Failures:
     def _warn(self) -> None:
         _log.warning(
             "operator '%s', subtask %d: %d records so far were dropped because the function raised. The last one: %s. "
-            'To keep such records, say on_error="stream" and give dead_letters() a sink',
+            'To keep such records, set on_error="stream" and give dead_letters() a sink',
             self._context.operator,
             self._context.subtask,
             self._count.value,

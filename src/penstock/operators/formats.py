@@ -241,7 +241,7 @@ class RowsFormat(Format):
                 arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
                 batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            hint = "" if self.guard.is_declared else ". Types were taken from the first batch: say schema=… instead"
+            hint = "" if self.guard.is_declared else ". Types were taken from the first batch: set schema=… instead"
             raise DataError(f"{self.guard.where}: rows cannot become Arrow: {error}{hint}") from error
         self._zones.check(batch.schema, columns, outputs)
         return batch

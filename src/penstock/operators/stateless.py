@@ -176,6 +176,6 @@ class KeyCheckOperator(NamedOperator):
             if column.null_count:
                 raise DataError(
                     f"operator '{self.context.operator}': the key column '{name}' is null in {column.null_count} of "
-                    f'{batch.num_rows} rows: filter them out, or say key_by(…, nulls="group")'
+                    f'{batch.num_rows} rows: filter them out, or use key_by(…, nulls="group")'
                 )
         emit(batch)

@@ -119,7 +119,7 @@ class _Trials:
                     self._source,
                     f"split '{split}' neither goes on nor ends",
                     f"read() has returned None {nothing} times in a row after {len(reading.texts)} rows",
-                    "Return END_OF_SPLIT at the end, or say rows=… to this check if it has none",
+                    "Return END_OF_SPLIT at the end, or set rows=… to this check if it has none",
                 )
             if records is None:
                 continue

@@ -53,14 +53,14 @@ def test_times_with_and_without_a_zone_do_not_mix(schema: str | None, batch_rows
         return {"n": row["n"], "at": AWARE if row["n"] else NAIVE}
 
     with pytest.raises(
-        DataError, match=r"the time 'at' has a zone in row \d of \d+ .* and none in rows before: \{'n': 1"
+        DataError, match=r"the time 'at' has a time zone in row \d of \d+ .* and had none in earlier rows: \{'n': 1"
     ):
         result_of(lambda s: s.map(timed, format="rows", schema=schema), [{"n": n} for n in range(3)], batch_rows)
 
 
 def test_a_list_of_rows_does_not_mix_them_either() -> None:
     with pytest.raises(
-        DataError, match=r"ListSource: the time 'at' has none in row 1 of 2 .* and a zone in rows before"
+        DataError, match=r"ListSource: the time 'at' has no time zone in row 1 of 2 .* and had one in earlier rows"
     ):
         ListSource([{"at": AWARE}, {"at": NAIVE}])
 

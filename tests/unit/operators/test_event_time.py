@@ -211,7 +211,7 @@ def test_numbers_that_look_like_another_unit_are_a_warning_with_the_cure(
     operator = opened(FakeContext())
     fed(operator, batch_of(1_700_000_000 * per_s, 1_700_000_060 * per_s), batch_of(1_700_000_100 * per_s))
     (record,) = [each for each in caplog.records if "are taken for milliseconds" in each.message]
-    assert f'say with_watermark("ts", "…", unit="{unit}") if they are' in record.message
+    assert f'use with_watermark("ts", "…", unit="{unit}") if they are' in record.message
 
 
 @pytest.mark.parametrize("times", [(1_000, 2_500), (0,), (-5_000, 10), (NOW_MS,), (1_700_000_000, 5)])

@@ -682,9 +682,9 @@ def test_an_error_while_syncing_a_directory_is_not_swallowed(tmp_path: Path, mon
 def test_a_file_in_the_place_of_a_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_bytes(b"x")
     store = LocalStore(tmp_path)
-    with pytest.raises(StorageError, match=r"create 'checkpoints/1/manifest.json'.*in the place of a directory"):
+    with pytest.raises(StorageError, match=r"create 'checkpoints/1/manifest.json'.*a file where a directory should be"):
         store.create(MANIFEST, b"x")
-    with pytest.raises(StorageError, match=r"write 'checkpoints/1/manifest.json'.*in the place of a directory"):
+    with pytest.raises(StorageError, match=r"write 'checkpoints/1/manifest.json'.*a file where a directory should be"):
         store.write(MANIFEST, [b"x"])
 
 
@@ -697,7 +697,7 @@ def test_a_directory_in_the_place_of_a_file_is_an_error_and_not_a_file_that_exis
         lambda: store.read("a"),
         lambda: store.delete("a"),
     ):
-        with pytest.raises(StorageError, match=r"'a'.*in the place of a file"):
+        with pytest.raises(StorageError, match=r"'a'.*a directory where a file should be"):
             operate()
     assert every_file(tmp_path) == []
 
@@ -705,7 +705,7 @@ def test_a_directory_in_the_place_of_a_file_is_an_error_and_not_a_file_that_exis
 def test_a_root_that_is_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "root").write_bytes(b"x")
     for root in (tmp_path / "root", tmp_path / "root" / "below"):
-        with pytest.raises(StorageError, match="in the place of a directory"):
+        with pytest.raises(StorageError, match="a file where a directory should be"):
             LocalStore(root)
 
 

@@ -83,7 +83,7 @@ def test_without_the_check_nothing_is_touched(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_written_is_found_out_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
-    with pytest.raises(StorageError, match="in the place of a directory"):
+    with pytest.raises(StorageError, match="a file where a directory should be"):
         open_store(tmp_path / "file" / "checkpoints")
     with pytest.raises(StorageError, match="local://"):
         open_store(f"local://{tmp_path}/file/checkpoints?single_driver=1")

@@ -259,7 +259,7 @@ class _DeltaLog:
         what = f"{self._source!r}: version {version.number} ({version.operation}) deletes or updates rows"
         if self._source.on_change == "fail":
             raise DataError(
-                f"{what}, and rows that were read cannot be taken back. Say changes=True to read them as changes, "
+                f"{what}, and rows that were read cannot be taken back. Set changes=True to read them as changes, "
                 f"on_change='skip' to pass over such versions, or start again with version={version.number} and a new "
                 f"checkpoint directory"
             )

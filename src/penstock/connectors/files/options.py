@@ -59,9 +59,9 @@ _SPARK: dict[str, str] = {
 }
 """Options that Spark has, by format, and Penstock has not."""
 _INSTEAD = {
-    "mode": 'say on_error="fail", "skip" or "dead_letter"',
-    "columnnameofcorruptrecord": 'say on_error="dead_letter" and read dead_letters()',
-    "ignorecorruptfiles": 'say on_error="skip"',
+    "mode": 'set on_error="fail", "skip" or "dead_letter"',
+    "columnnameofcorruptrecord": 'set on_error="dead_letter" and read dead_letters()',
+    "ignorecorruptfiles": 'set on_error="skip"',
     "pathglobfilter": "write a pattern such as '*.csv' as the path",
     "recursivefilelookup": "write a pattern with '**' as the path",
     "compression": "the end of a file's name says it: .gz, .bz2, .zst, .lz4 or .xz",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Pieces: TypeAlias = Generator[Piece, None, None]
 
 _COPIED_BYTES = 1 << 20
-_WAYS_ON = 'To go on without it, say on_error="skip", or on_error="dead_letter" and give dead_letters() a sink'
+_WAYS_ON = 'To go on without it, set on_error="skip", or on_error="dead_letter" and give dead_letters() a sink'
 
 
 class FileReader(SplitReader):
@@ -140,7 +140,7 @@ class FileReader(SplitReader):
         reason = f"it is gone{where}"
         if self.source.on_missing == "fail":
             raise DataError(
-                f'{self._what} cannot be read: {reason}. Put it back; or say on_missing="skip" to go on without the '
+                f'{self._what} cannot be read: {reason}. Put it back; or set on_missing="skip" to go on without the '
                 f"rest of it; or drop it from the checkpoint with: penstock checkpoints drop-split DIR '{self.split}'"
             ) from error
         self._end()

@@ -212,7 +212,7 @@ class IcebergLog:
         what = f"{self._told}: snapshot {snapshot} ({operation}) deletes or updates rows"
         if self._on_change == "fail":
             raise DataError(
-                f"{what}, and rows that were read cannot be taken back. Say on_change='skip' to pass over such "
+                f"{what}, and rows that were read cannot be taken back. Set on_change='skip' to pass over such "
                 f"snapshots, or start again with snapshot={snapshot} and a new checkpoint directory"
             )
         _log.warning("%s: it is passed over, with %d files that it adds", what, len(added))

@@ -89,7 +89,7 @@ class IcebergSink(Sink):
 
     def table(self) -> Any:
         """The table as it is now. Raises `PipelineError` if it does not exist, `StorageError` if the catalog fails."""
-        return self.location.table("create it first, or say schema=… to have it made")
+        return self.location.table("create it first, or set schema=… to have it made")
 
     def writer(self, subtask: int, generation: Generation) -> SinkWriter:
         table = self.table()

@@ -283,7 +283,7 @@ class Fetcher:
             inbox.failed = DataError(
                 f"{self.where}: {place} has offsets {low} to {high} and is to be read from {inbox.next}: the records "
                 f"were deleted by retention, or the topic was created anew ({error.str()}). To go on with the first "
-                f'that is left, say on_lost_offsets="earliest"; to begin elsewhere, give the source another name'
+                f'that is left, set on_lost_offsets="earliest"; to begin elsewhere, give the source another name'
             )
             return
         lost = max(0, low - inbox.next)

@@ -158,7 +158,7 @@ class Publisher(Committer):
         if reason.code() == codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             return StorageError(
                 f"{sink.where}: no permission for the transactional id '{sink.transactional_id}' on {sink.servers}: "
-                f'grant this user Write and Describe for it, or say guarantee="at-least-once"'
+                f'grant this user Write and Describe for it, or set guarantee="at-least-once"'
             )
         return told(sink.where, sink.servers, reason, sink.topic or f"of column {sink.topic_column}")
 

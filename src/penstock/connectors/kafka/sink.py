@@ -41,8 +41,8 @@ Guarantee = Literal["exactly-once", "at-least-once"]
 MARKER_TOPIC = "penstock-commits-{transactional_id}"
 
 _RESERVED = {
-    "bootstrap.servers": "say servers=",
-    "transactional.id": "say transactional_id=",
+    "bootstrap.servers": "set servers=",
+    "transactional.id": "set transactional_id=",
     "enable.idempotence": "both guarantees need it",
     "acks": "both guarantees need all replicas to answer",
 }

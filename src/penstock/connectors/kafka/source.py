@@ -40,15 +40,15 @@ _log = logging.getLogger("penstock")
 Format: TypeAlias = Literal["json", "avro", "protobuf", "raw"] | Callable[[pa.RecordBatch], pa.RecordBatch]
 
 _RESERVED = {
-    "bootstrap.servers": "say servers=",
-    "group.id": "say group=",
+    "bootstrap.servers": "set servers=",
+    "group.id": "set group=",
     "enable.auto.commit": "positions are in the checkpoint, and group= is told of them when it is complete",
     "enable.auto.offset.store": "positions are in the checkpoint",
-    "auto.offset.reset": "say start= and on_lost_offsets=",
+    "auto.offset.reset": "set start= and on_lost_offsets=",
     "enable.partition.eof": "the source needs it to know whether a partition is idle",
-    "isolation.level": "say isolation=",
+    "isolation.level": "set isolation=",
 }
-_WAYS_ON = 'To go on without it, say on_error="skip", or on_error="dead_letter" and give dead_letters() a sink'
+_WAYS_ON = 'To go on without it, set on_error="skip", or on_error="dead_letter" and give dead_letters() a sink'
 
 
 class KafkaSource(Source):

@@ -103,7 +103,7 @@ class Database:
             except psycopg.errors.InsufficientPrivilege as error:
                 raise PipelineError(
                     f"PostgresSink: the user may not create staging tables in schema {self.staging_schema}: grant "
-                    f"CREATE on it, or say staging_schema=…, or let an owner run once: {'; '.join(statements)}"
+                    f"CREATE on it, or set staging_schema=…, or let an owner run once: {'; '.join(statements)}"
                 ) from error
         return tables
 

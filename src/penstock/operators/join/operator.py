@@ -261,7 +261,7 @@ class JoinOperator(NamedOperator):
         if count and self.spec.late == "error":
             raise DataError(
                 f"{count} rows of the {SIDES[portion.side]} side came when rows that they may have met were gone: "
-                f'allow a longer delay in with_watermark, or say late="drop" to count them and go on'
+                f'allow a longer delay in with_watermark, or set late="drop" to count them and go on'
             )
         if self.spec.late == "stream" and count:
             side = SIDES[portion.side]

@@ -58,7 +58,7 @@ class DropDuplicatesOperator(NamedOperator):
         if self.within_ms is None and context.subtask == 0:
             _log.warning(
                 "operator '%s': drop_duplicates without within remembers every key that ever came, so its state grows "
-                'with the number of keys: say within="1 hour" to bound it',
+                'with the number of keys: set within="1 hour" to bound it',
                 context.operator,
             )
 

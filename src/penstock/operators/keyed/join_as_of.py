@@ -233,7 +233,7 @@ class JoinAsOfOperator(NamedOperator):
             self._has_warned = True
             _log.warning(
                 "operator '%s', subtask %d: rows of the left side wait, and event time with them: no row of the right "
-                "side has come yet, so its columns are unknown. Say right_schema=… in join_as_of",
+                "side has come yet, so its columns are unknown. Set right_schema=… in join_as_of",
                 self.context.operator,
                 self.context.subtask,
             )

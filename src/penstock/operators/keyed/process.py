@@ -246,7 +246,7 @@ class ProcessorOperator(ProcessOperator):
         if self.time_mode != "processing":
             raise DataError(
                 f"operator '{self.context.operator}': state '{name}' has a time to live, which is in processing time, "
-                f'and the operator has time_mode="{self.time_mode}": say time_mode="processing" in process(), or clear '
+                f'and the operator has time_mode="{self.time_mode}": set time_mode="processing" in process(), or clear '
                 f"the state with an event-time timer"
             )
 

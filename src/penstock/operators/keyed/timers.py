@@ -86,7 +86,7 @@ class KeyedTimers(ABC):
             if next(state.keys_held(), None) is not None:
                 raise IncompatibleCheckpoint(
                     f"operator '{self._context.operator}': the checkpoint has timers in {kind} time, and the operator "
-                    f'has time_mode="{self.mode}" now: say time_mode="{kind}" in process(), or give the operator '
+                    f'has time_mode="{self.mode}" now: set time_mode="{kind}" in process(), or give the operator '
                     f"another name and allow_dropped_state to go on without its state"
                 )
         is_over = self._context.begin_slice()
@@ -203,7 +203,7 @@ class NoTimers(KeyedTimers):
     def _refused(self, what: str) -> DataError:
         return DataError(
             f"operator '{self._context.operator}': the function wants to {what}, and has none with "
-            f'time_mode="none": say time_mode="event" or time_mode="processing" in process()'
+            f'time_mode="none": set time_mode="event" or time_mode="processing" in process()'
         )
 
     def _look(self) -> None:

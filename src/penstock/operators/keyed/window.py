@@ -112,7 +112,7 @@ class WindowOperator(NamedOperator):
         if self.late == "error":
             raise DataError(
                 f"operator '{self.context.operator}': the windows of {len(rows)} rows had been emitted when the rows "
-                f'came: allow a longer delay in with_watermark, or say late="drop" to count them and go on'
+                f'came: allow a longer delay in with_watermark, or set late="drop" to count them and go on'
             )
         if self.late == "stream":
             self.context.emit_to(LATE, take_rows(batch, rows))

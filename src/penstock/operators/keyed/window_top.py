@@ -96,7 +96,7 @@ class WindowTopOperator(NamedOperator):
         if self.late == "error":
             raise self._error(
                 f"the windows of {rows.num_rows} rows had been emitted when the rows came: allow a longer delay in "
-                f'with_watermark, or say late="drop" to count them and go on'
+                f'with_watermark, or set late="drop" to count them and go on'
             )
         if self.late == "stream":
             self.context.emit_to(LATE, rows)

@@ -94,7 +94,7 @@ class WaitingRows:
         if self._late == "error":
             raise DataError(
                 f"operator '{self._context.operator}': {rows.num_rows} rows came after later ones had been emitted: "
-                f'allow a longer delay in with_watermark, or say late="drop" to count them and go on'
+                f'allow a longer delay in with_watermark, or set late="drop" to count them and go on'
             )
         if self._late == "stream":
             self._context.emit_to(LATE, rows)

@@ -226,7 +226,7 @@ def test_what_lies_behind_a_carriage_return_is_not_lost(tmp_path: Path, options:
 def test_a_separator_that_is_likely_another_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "penstock"):
         assert rows(tmp_path, "a;b\n1;2\n") == [{"a;b": "1;2"}]
-        assert any("say sep=';'" in message for message in caplog.messages)
+        assert any("set sep=';'" in message for message in caplog.messages)
         caplog.clear()
         assert rows(tmp_path, "a\n1\n") == [{"a": 1}]
         assert caplog.messages == []
@@ -248,7 +248,7 @@ def test_a_declared_column_that_a_file_does_not_have_is_named(tmp_path: Path) ->
         ({"format": "csv", "on_eror": "skip"}, "did you mean on_error"),
         (
             {"format": "csv", "mode": "DROPMALFORMED"},
-            'Spark has the option mode, and Penstock has not: say on_error="fail"',
+            'Spark has the option mode, and Penstock has not: set on_error="fail"',
         ),
         (
             {"format": "csv", "comment": "#"},

@@ -361,7 +361,7 @@ def test_a_regular_join_says_that_its_state_has_no_end(caplog: pytest.LogCapture
         left.join(right, state_ttl="1 day")
         assert not caplog.records
         left.join(right)
-    assert "keeps every row of both sides without end. Say state_ttl=" in caplog.text
+    assert "keeps every row of both sides without end. Set state_ttl=" in caplog.text
 
 
 def test_a_plan_shows_the_join(capsys: pytest.CaptureFixture[str]) -> None:

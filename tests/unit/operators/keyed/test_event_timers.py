@@ -347,7 +347,7 @@ def test_without_event_time_timers_are_in_processing_time_and_it_can_be_said() -
 
 
 def test_without_a_time_mode_no_timer_can_be_set() -> None:
-    with pytest.raises(DataError, match='time_mode="none": say time_mode="event"'):
+    with pytest.raises(DataError, match='time_mode="none": set time_mode="event"'):
         watermarks_of(lambda s: s.key_by("user").process(Now(), time_mode="none"), restarts=0)
 
 
@@ -368,7 +368,7 @@ def test_timers_of_the_other_time_are_not_taken_for_those_of_this_one() -> None:
 
     with pytest.raises(Exception, match="ABORT"):
         run(described(rows, "processing")[0], store=store, restarts=0)
-    with pytest.raises(RestoreError, match=r'has timers in processing time.* say time_mode="processing"'):
+    with pytest.raises(RestoreError, match=r'has timers in processing time.* set time_mode="processing"'):
         run(described(rows[:1], None)[0], store=store, restarts=0)
     pipeline, sink = described(rows[:1], "processing")
     run(pipeline, store=store, restarts=0)

@@ -138,7 +138,7 @@ def test_no_timer_is_set_without_a_key() -> None:
 
 @pytest.mark.parametrize("mode", ["event", "none"])
 def test_a_time_to_live_needs_processing_time(mode: Any) -> None:
-    with pytest.raises(DataError, match=f'time_mode="{mode}": say time_mode="processing"'):
+    with pytest.raises(DataError, match=f'time_mode="{mode}": set time_mode="processing"'):
         output_of(Lives(), [{"id": "a"}], time_mode=mode)
     assert output_of(Lives(), [{"id": "a"}], time_mode="processing") == [{"t": "lived"}]
 

@@ -61,7 +61,7 @@ class CsvReader(LineReader):
         if found is not None:
             self.source.say_once(
                 f"FileSource: the lines of '{self.split}' in {self.source.path} have one field, {fields[0]!r}: if "
-                f"{found!r} separates the fields, say sep={found!r}"
+                f"{found!r} separates the fields, set sep={found!r}"
             )
 
     def _infer(self, file: Any, place: int) -> None:

@@ -42,7 +42,7 @@ class AvroDecoder:
         except ValueError as error:
             hint = ""
             if len(values.at) == 1 and values.count == 1 and self._is_framed(values.data.tobytes()):
-                hint = ". It may begin with the id of a schema in a registry: say registry="
+                hint = ". It may begin with the id of a schema in a registry: set registry="
             raise ValueError(f"no Avro record of the schema: {error}{hint}") from error
         return with_nulls(batch, values)
 
@@ -109,7 +109,7 @@ class AvroByRegistry:
 def registered_avro(where: str, registered: Registered) -> Any:
     """Raises `PipelineError` if it is no Avro record."""
     if registered.kind != "AVRO":
-        raise PipelineError(f"{where}: schema {registered.id} is {registered.kind}: say format= for it")
+        raise PipelineError(f"{where}: schema {registered.id} is {registered.kind}: set format= for it")
     import fastavro
 
     names: dict[str, Any] = {}

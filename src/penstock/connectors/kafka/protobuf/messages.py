@@ -126,7 +126,7 @@ def _at(file: Any, place: list[int]) -> Any:
 def registered_message(where: str, registered: Registered, name: str | None) -> MessageType:
     """Raises `PipelineError` if it is no Protobuf schema, or has no such message."""
     if registered.kind != "PROTOBUF":
-        raise PipelineError(f"{where}: schema {registered.id} is {registered.kind}: say format= for it")
+        raise PipelineError(f"{where}: schema {registered.id} is {registered.kind}: set format= for it")
     try:
         return named(files_of_text(registered.text, registered.references), name)
     except Exception as error:
