@@ -1,6 +1,6 @@
 """Export of metrics to an OpenTelemetry collector by OTLP over HTTP, with the names that Prometheus sees.
 
-A thread of the driver sends all metrics every so often; the mailbox has no part in it. The variables of OpenTelemetry
+A thread of the driver sends all metrics periodically; the mailbox has no part in it. The variables of OpenTelemetry
 hold: OTEL_EXPORTER_OTLP_ENDPOINT and its like, OTEL_METRIC_EXPORT_INTERVAL, OTEL_SERVICE_NAME,
 OTEL_RESOURCE_ATTRIBUTES, OTEL_METRICS_EXPORTER, OTEL_SDK_DISABLED. Whatever goes wrong is one warning, and the next
 export tries again.

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def output_of(spark: SparkSession, plan: PhysicalPlan, name: str | None) -> DataFrame:
-    """What the file sink of this name has committed. Raises `OptionError` if there is none, or several and no name."""
+    """The committed output of the file sink with this name; None names the only one.
+
+    Raises `OptionError` if no file sink has the name, or if there are several and `name` is None.
+    """
     from penstock.connectors.spark.output import PenstockDataSource
 
     directory = _file_sink(plan, name).directory
