@@ -19,6 +19,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from tests.components import bound
+
 VERSION = "4.3.1"
 _LOG4J = "2.25.3"
 CACHE = Path(os.environ.get("PENSTOCK_TEST_CACHE", Path.home() / ".cache" / "penstock-tests")) / f"kafka-{VERSION}"
@@ -147,7 +149,8 @@ class Broker:
             if done.returncode:
                 raise NoBroker(f"the directory of the broker cannot be formatted: {(done.stdout + done.stderr)[-500:]}")
         with open(self.directory / "broker.log", "ab") as log:
-            self._process = subprocess.Popen(self._java("384m", "kafka.Kafka", properties), stdout=log, stderr=log)
+            command = self._java("384m", "kafka.Kafka", properties)
+            self._process = subprocess.Popen(bound(command), stdout=log, stderr=log)
         self._await_up()
 
     def _await_up(self) -> None:

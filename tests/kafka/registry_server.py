@@ -21,6 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.components import bound
 from tests.kafka.broker import NoBroker, fetched, free_ports
 
 VERSION = "2.6.13.Final"
@@ -74,7 +75,8 @@ class RegistryServer:
         quick = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         place = ["-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self._port}"]
         with open(self._directory / "registry.log", "ab") as log:
-            self._process = subprocess.Popen([java, *quick, *place, "-jar", str(runner())], stdout=log, stderr=log)
+            command = [java, *quick, *place, "-jar", str(runner())]
+            self._process = subprocess.Popen(bound(command), stdout=log, stderr=log)
         deadline = time.monotonic() + _UP_SECONDS
         while time.monotonic() < deadline and self._process.poll() is None:
             try:

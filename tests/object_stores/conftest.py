@@ -16,8 +16,8 @@ import pytest
 
 from penstock.storage import open_store
 from penstock.storage.object_store import ObjectStore
+from tests.components import bound, required_package
 from tests.object_stores.fault_proxy import FaultProxy
-from tests.tables.components import required_package
 
 # gcsfs would ask Google itself about the bucket, whatever the endpoint. It looks at this when it is imported.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
@@ -63,7 +63,8 @@ def s3_port() -> Iterator[int]:
         port = probe.getsockname()[1]
     # A process of its own: native clients may hold the interpreter while they wait for an answer.
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    nowhere = subprocess.DEVNULL
+    server = subprocess.Popen(bound(command), stdout=nowhere, stderr=nowhere)
     try:
         _await(port, server)
         yield port

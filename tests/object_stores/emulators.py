@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.components import bound
+
 AZURITE = "3.35.0"
 FAKE_GCS = "v1.56.1"
 CACHE = Path(os.environ.get("PENSTOCK_TEST_CACHE", Path.home() / ".cache" / "penstock-tests"))
@@ -85,7 +87,8 @@ def _fetch(tool: str, arguments: Sequence[str], home: Path, program: Callable[[]
 def running(command: Sequence[str], port: int, environment: Mapping[str, str]) -> Iterator[None]:
     """A server as long as the block runs, from when it answers on its port."""
     everything = {**os.environ, **environment}
-    server = subprocess.Popen(command, env=everything, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    nowhere = subprocess.DEVNULL
+    server = subprocess.Popen(bound(command), env=everything, stdout=nowhere, stderr=nowhere)
     try:
         deadline = time.monotonic() + _UP_SECONDS
         while True:

@@ -155,7 +155,7 @@ NO_RETRIES = {"retries": {"max_attempts": 0}}
 
 
 def test_delta_tables_in_a_bucket_are_written_exactly_once(bucket: Bucket, tmp_path: Path) -> None:
-    from tests.tables.components import required_package
+    from tests.components import required_package
 
     deltalake = required_package("deltalake")
     from penstock.connectors.delta import DeltaSink, DeltaSource

@@ -52,7 +52,7 @@ class Query:
             try:
                 return self._run()
             except Exception as error:
-                # Spark gives a Python process ten seconds to start, which a busy machine may not keep.
+                # Spark limits the time that a Python process has to start, and a busy machine may take longer.
                 if "failed to connect back" not in str(error) or attempt == 19:
                     raise
         raise AssertionError("the last attempt returns or raises")

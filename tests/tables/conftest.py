@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tables.components import missing, required_package
+from tests.components import bound, missing, required_package
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,9 @@ def postgres_server() -> Iterator[PostgresServer]:
         port = probe.getsockname()[1]
     with open(home / "log", "wb") as log:
         command = [found, "-D", str(data), "-h", "127.0.0.1", "-p", str(port), "-k", str(home), "-c", "fsync=off"]
-        server = subprocess.Popen(command, stdout=log, stderr=log, cwd=home, **identity)  # type: ignore[call-overload]
+        server = subprocess.Popen(  # type: ignore[call-overload]
+            bound(command), stdout=log, stderr=log, cwd=home, **identity
+        )
     try:
         _await(port, server, home / "log")
         yield PostgresServer(port)

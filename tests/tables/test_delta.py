@@ -14,7 +14,7 @@ from penstock import DataError, GeneratorSource, Pipeline, PipelineError, Storag
 from penstock.connectors.delta import DeltaSink, DeltaSource
 from penstock.ids import CheckpointId, Generation
 from penstock.testing import CollectSink, ListSource, check_sink, check_source, run
-from tests.tables.components import required_package
+from tests.components import required_package
 from tests.tables.deaths import killed_at_every_step
 
 deltalake = required_package("deltalake")

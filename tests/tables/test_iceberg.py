@@ -11,7 +11,7 @@ import pytest
 from penstock import DataError, PipelineError, StorageError
 from penstock.ids import CheckpointId, Generation
 from penstock.testing import check_sink
-from tests.tables.components import required_package
+from tests.components import required_package
 from tests.tables.deaths import killed_at_every_step
 
 required_package("pyiceberg")

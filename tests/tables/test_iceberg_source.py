@@ -14,7 +14,7 @@ from penstock import DataError, Pipeline, PipelineError
 from penstock.connectors.source import END_OF_SPLIT
 from penstock.ids import CheckpointId, Generation
 from penstock.testing import CollectSink, check_source, run
-from tests.tables.components import required_package
+from tests.components import required_package
 
 required_package("pyiceberg")
 

@@ -17,7 +17,7 @@ import pytest
 from penstock import DataError, GeneratorSource, Pipeline, PipelineError, StorageError
 from penstock.ids import CheckpointId, Generation
 from penstock.testing import check_sink, run
-from tests.tables.components import required_package
+from tests.components import required_package
 from tests.tables.conftest import PostgresServer
 from tests.tables.deaths import killed_at_every_step
 
