@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 from benchmarks.state_snapshot import EachInTurn
@@ -31,7 +32,7 @@ def channel_with_two_batches(rows: int) -> InputChannel:
 
 
 def run(rows: int, repeats: int = 200_000) -> str:
-    channel, nobody = channel_with_two_batches(rows), cast(Any, None)
+    channel, nobody = channel_with_two_batches(rows), cast(Any, SimpleNamespace(is_mid_record=False))
     clock = time.perf_counter_ns
     began = clock()
     for _ in range(repeats):

@@ -181,7 +181,9 @@ def test_a_directory_in_use_by_a_live_driver_is_refused(spark: SparkSession, tmp
 def test_another_pipelines_directory_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     begin(make(tmp_path, rows=100, rate=None), spark, tmp_path).wait(60)
     job = begin(make(tmp_path, name="other"), spark, tmp_path)
-    with pytest.raises(IncompatibleCheckpoint, match="is not of pipeline 'other'"):
+    with pytest.raises(
+        IncompatibleCheckpoint, match="it was taken by pipeline 'numbers', and this pipeline is 'other'"
+    ):
         job.wait(60)
 
 

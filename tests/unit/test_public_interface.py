@@ -60,7 +60,7 @@ def test_sources_and_sinks_say_what_they_are(made: Any, shown: str) -> None:
 
 def test_the_typed_arguments_of_start_are_all_the_settings() -> None:
     of_launch = {"parallelism", "workers", "restore", "storage_options", "listeners"}
-    of_page = {"ui_port", "ui_host", "ui_allowed_hosts", "metrics_names"}
+    of_page = {"ui_port", "ui_host", "ui_allowed_hosts", "metrics_names", "otel_endpoint"}
     settings = {field.name: field.type for field in dataclasses.fields(Settings)}
     typed = {name: kind.__forward_arg__ for name, kind in StartOptions.__annotations__.items()}
     assert typed.keys() - of_launch - of_page == settings.keys()

@@ -103,7 +103,7 @@ def test_only_a_side_output_that_is_read_does_not_do() -> None:
 @pytest.mark.parametrize("call", ["dead_letters", "late"])
 def test_an_output_that_an_operator_does_not_have_is_refused_with_the_cure(call: str) -> None:
     stream = Pipeline("p").source(ListSource([{"n": 1}]), name="read")
-    with pytest.raises(PipelineError, match=rf"{call}\(\): 'read' has no such output.*and say "):
+    with pytest.raises(PipelineError, match=rf"{call}\(\): 'read' has no such output.*and set "):
         getattr(stream, call)()
 
 

@@ -98,8 +98,9 @@ def test_a_directory_without_files_to_read_is_said(tmp_path: Path, caplog: pytes
     source = FileSource(tmp_path)
     assert source.splits() == []
     # The pattern has the ending of a file that is there.
-    assert "2 other files, such as 'january/a.parquet', did not match" in caplog.text
-    assert caplog.text.rstrip().endswith("for subdirectories use a pattern such as '*/*.parquet'")
+    [told] = caplog.messages
+    assert "2 other files, such as 'january/a.parquet', did not match" in told
+    assert told.endswith("for subdirectories use a pattern such as '*/*.parquet'")
     assert FileSource(tmp_path / "*" / "*.parquet").splits() == ["january/a.parquet"]
 
 

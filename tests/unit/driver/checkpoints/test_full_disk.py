@@ -58,7 +58,7 @@ def test_a_disk_that_takes_no_manifest_is_a_warning_at_once_and_the_pipeline_goe
     with broken(disk):  # type: ignore[operator]
         driver.acknowledge(second)
         told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-        assert any("Checkpoints wait for it" in text and says in text for text in told), told
+        assert any("No checkpoint completes before that succeeds" in text and says in text for text in told), told
         waiting = {record.checkpoint: record for record in driver.supervisor.checkpoints}[second]
         assert waiting.status is Status.IN_PROGRESS
         assert says in waiting.detail
