@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -96,51 +96,59 @@ def test_creating_survives_others_who_remove_the_directory_when_it_is_empty(tmp_
 
 # --- Crashes --------------------------------------------------------------------------------------------------
 
-# Ends itself without mercy just before or just after the n-th call into the operating system that changes
-# something; a write that is to be interrupted first gets half of its bytes through.
+# For each of `points` a process in a directory of that name, which ends itself without mercy just before or just after
+# that call into the operating system that changes something; a write that is to be interrupted first gets half of its
+# bytes through. They are forks of one process: to start one takes longer than all that it does.
 VICTIM = """
     import os, signal, sys
     from penstock.storage import LocalStore
 
-    root, operation, path = sys.argv[1:4]
-    point, moment = int(sys.argv[4]), sys.argv[5]
-    store = LocalStore(root)
-    calls = 0
+    directory, operation, path, points, moment = sys.argv[1:]
 
-    def dangerous(name, call):
-        def wrapper(*arguments, **options):
-            global calls
-            calls += 1
-            if calls != point:
-                return call(*arguments, **options)
-            try:
-                if moment == "after":
-                    call(*arguments, **options)
-                elif name == "writev":
-                    os.write(arguments[0], bytes(arguments[1][-1])[:5000])
-            finally:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return wrapper
+    def calls_until(point):
+        store = LocalStore(f"{directory}/{point}")
+        calls = 0
 
-    for name in ["mkdir", "open", "writev", "fsync", "close", "link", "replace", "unlink"]:
-        setattr(os, name, dangerous(name, getattr(os, name)))
-    content = bytes(range(256)) * 40
-    if operation == "create":
-        store.create(path, content)
-    else:
-        store.write(path, [content[:100], content[100:]])
-    print(calls, flush=True)
+        def dangerous(name, call):
+            def wrapper(*arguments, **options):
+                nonlocal calls
+                calls += 1
+                if calls != point:
+                    return call(*arguments, **options)
+                try:
+                    if moment == "after":
+                        call(*arguments, **options)
+                    elif name == "writev":
+                        os.write(arguments[0], bytes(arguments[1][-1])[:5000])
+                finally:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return wrapper
+
+        for name in ["mkdir", "open", "writev", "fsync", "close", "link", "replace", "unlink"]:
+            setattr(os, name, dangerous(name, getattr(os, name)))
+        content = bytes(range(256)) * 40
+        if operation == "create":
+            store.create(path, content)
+        else:
+            store.write(path, [content[:100], content[100:]])
+        return calls
+
+    for point in map(int, points.split(",")):
+        victim = os.fork()
+        if victim == 0:
+            os._exit(calls_until(point))
+        print(os.waitstatus_to_exitcode(os.waitpid(victim, 0)[1]), flush=True)
 """
 
 
-def crash(root: Path, operation: str, point: int, moment: str) -> int | None:
-    """None if the victim died as it should, or the number of its calls if it survived."""
-    victim = start(VICTIM, root, operation, MANIFEST, point, moment)
-    output, _ = victim.communicate(timeout=60)
-    if victim.returncode == -signal.SIGKILL:
-        return None
-    assert victim.returncode == 0
-    return int(output)
+def crash(directory: Path, operation: str, points: Iterable[int], moment: str) -> list[int | None]:
+    """For each point None if the victim died as it should, or the number of its calls if it survived."""
+    victims = start(VICTIM, directory, operation, MANIFEST, ",".join(map(str, points)), moment)
+    output, _ = victims.communicate(timeout=60)
+    assert victims.returncode == 0
+    codes = [int(line) for line in output.split()]
+    assert all(code > 0 or code == -signal.SIGKILL for code in codes)
+    return [None if code < 0 else code for code in codes]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -148,16 +156,20 @@ def crash(root: Path, operation: str, point: int, moment: str) -> int | None:
 def test_a_process_killed_at_any_point_leaves_all_of_the_file_or_nothing(
     tmp_path: Path, operation: str, moment: str, before: bytes | None
 ) -> None:
-    calls = crash(tmp_path / "survivor", operation, 0, moment)
+    [calls] = crash(tmp_path, operation, [0], moment)
     assert calls is not None
     assert calls >= 8
+    points = range(1, calls + 1)
+    if before is not None:
+        for point in points:
+            LocalStore(tmp_path / str(point)).write(MANIFEST, [before])
+    survived = crash(tmp_path, operation, points, moment)
+    # Where a file exists its directories do, so that there are fewer calls at which to die.
+    assert survived == [None] * calls or before is not None
+    assert None in survived
     seen = set()
-    for point in range(1, calls + 1):
+    for point in points:
         root = tmp_path / str(point)
-        if before is not None:
-            LocalStore(root).write(MANIFEST, [before])
-        # Where a file exists its directories do, so that there are fewer calls at which to die.
-        assert crash(root, operation, point, moment) is None or before is not None
         store = LocalStore(root)
         listed = store.list("")
         content = store.read(MANIFEST) if listed else None
