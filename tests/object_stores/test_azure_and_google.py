@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import secrets
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ import pytest
 
 from penstock import FencedError, StorageError
 from penstock.storage import open_store
-from penstock.storage.object_store import SINGLE_PUT_BYTES_MAX, Exclusion, ObjectStore
+from penstock.storage.object_store import SINGLE_PUT_BYTES_MAX, ObjectStore
 from penstock.testing import CollectSink, run
 from tests.kafka.broker import free_ports
 from tests.object_stores.emulators import NoEmulator, azurite, fake_gcs, running
-from tests.object_stores.test_s3 import EXPECTED, found, totals
+from tests.object_stores.kit import EXPECTED, check_that_one_of_two_creates, found, totals
 
 _NAMES = (f"bucket-{number}" for number in itertools.count())
 
@@ -104,25 +103,7 @@ def manifests(store: ObjectStore) -> int:
 
 
 def test_of_two_that_create_one_file_at_once_one_succeeds(cloud: Cloud) -> None:
-    stores = [cloud.store() for _ in range(2)]
-    assert {store.exclusion for store in stores} == {Exclusion.CONDITIONAL_PUT}
-    together = threading.Barrier(2)
-    outcomes: list[bool] = []
-
-    def create(store: ObjectStore, path: str, data: bytes) -> None:
-        together.wait(60)
-        outcomes.append(store.create(path, data))
-
-    for number in range(10):
-        outcomes.clear()
-        path = f"checkpoints/{number:010d}/manifest"
-        threads = [threading.Thread(target=create, args=(store, path, b"%d" % i)) for i, store in enumerate(stores)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert sorted(outcomes) == [False, True]
-        assert stores[0].read(path) == stores[1].read(path)
+    check_that_one_of_two_creates(cloud.store(), cloud.store())
 
 
 def test_a_driver_whose_directory_was_taken_over_stops_with_an_error(cloud: Cloud) -> None:

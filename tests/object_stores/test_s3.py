@@ -2,63 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from penstock import FencedError, Pipeline, StorageError
 from penstock.storage import open_store
-from penstock.storage.object_store import SINGLE_PUT_BYTES_MAX, Exclusion
-from penstock.testing import CHECKPOINT, CollectSink, ListSource, run
+from penstock.storage.object_store import SINGLE_PUT_BYTES_MAX
+from penstock.testing import CollectSink, ListSource, run
 from tests.object_stores.conftest import Bucket
 from tests.object_stores.fault_proxy import Fault
-
-ROWS = 120
-
-
-def items() -> list[Any]:
-    rows = [{"k": n % 7, "n": n} for n in range(ROWS)]
-    return [item for start in range(0, ROWS, 60) for item in (*rows[start : start + 60], CHECKPOINT)]
-
-
-def totals(output: CollectSink) -> Pipeline:
-    """Records and the state of a count: both must survive."""
-    pipeline = Pipeline("totals")
-    source = pipeline.source(ListSource(items(), splits=2), name="rows")
-    source.key_by("k").aggregate(rows="count", emit="final").sink(output, name="totals")
-    return pipeline
-
-
-EXPECTED = sorted((k, len(range(k, ROWS, 7))) for k in range(7))
-
-
-def found(output: CollectSink) -> list[tuple[int, int]]:
-    return sorted((row["k"], row["rows"]) for row in output.rows())
+from tests.object_stores.kit import EXPECTED, ROWS, check_that_one_of_two_creates, found, items, totals
 
 
 def test_of_two_that_create_one_file_at_once_one_succeeds(bucket: Bucket) -> None:
-    stores = [bucket.store() for _ in range(2)]
-    assert {store.exclusion for store in stores} == {Exclusion.CONDITIONAL_PUT}
-    together = threading.Barrier(2)
-    outcomes: list[bool] = []
-
-    def create(store: Any, path: str, data: bytes) -> None:
-        together.wait(30)
-        outcomes.append(store.create(path, data))
-
-    for number in range(10):
-        outcomes.clear()
-        path = f"checkpoints/{number:010d}/manifest"
-        threads = [threading.Thread(target=create, args=(store, path, b"%d" % i)) for i, store in enumerate(stores)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert sorted(outcomes) == [False, True]
-        assert stores[0].read(path) == stores[1].read(path)
+    check_that_one_of_two_creates(bucket.store(), bucket.store())
 
 
 def test_a_driver_whose_directory_was_taken_over_stops_with_an_error(bucket: Bucket) -> None:
