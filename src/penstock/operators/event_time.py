@@ -64,6 +64,8 @@ class EventTimeOperator(NamedOperator):
     def setup(self) -> None:
         self._is_unit_checked = False
         self._rows = self._rows_ahead = 0
+        self._furthest_ms = 0
+        """The latest of the times that were ahead of the clock."""
         self._ahead = self.context.metrics.counter(AHEAD)
         self._warned_at_ms: int | None = None
         self.context.former_state(_FORMER_STATE)
@@ -119,28 +121,34 @@ class EventTimeOperator(NamedOperator):
         allowed_ms = _DAY_MS if self.max_ahead_ms is None else self.max_ahead_ms
         limit = min(ticks.of_ms(now_ms + allowed_ms), _INT64_MAX)
         self._rows += len(times)
-        if not len(times) or int(times.max()) <= limit:
-            return times
         is_ahead = times > limit
         ahead = int(np.count_nonzero(is_ahead))
-        self._rows_ahead += ahead
-        self._ahead.value += ahead
-        furthest = _shown(ticks.to_ms(int(times.max())))
-        if self.max_ahead_ms is not None:
-            self._warn(
-                now_ms,
-                f"{self._rows_ahead} of {self._rows} rows so far, up to {furthest} in '{self.column}', are further "
-                f"ahead of the clock than max_ahead allows, and do not move event time on",
-            )
-            return times[~is_ahead]
+        if ahead:
+            self._rows_ahead += ahead
+            self._ahead.value += ahead
+            self._furthest_ms = max(self._furthest_ms, ticks.to_ms(int(times.max())))
+        if self.max_ahead_ms is None:
+            # An odd time may be the first one: that it is odd shows when others have come.
+            if ahead or (self._rows_ahead and self._warned_at_ms is None):
+                self._warn_of_odd_times(now_ms)
+            return times
+        if not ahead:
+            return times
+        self._warn(
+            now_ms,
+            f"{self._rows_ahead} of {self._rows} rows so far, up to {_shown(self._furthest_ms)} in '{self.column}', "
+            f"are further ahead of the clock than max_ahead allows, and do not move event time on",
+        )
+        return times[~is_ahead]
+
+    def _warn_of_odd_times(self, now_ms: int) -> None:
         if 2 * self._rows_ahead < self._rows:
             self._warn(
                 now_ms,
-                f"a row has the time {furthest} in '{self.column}', more than a day ahead of the clock, and most "
-                f"others have not: event time has moved on to it, and rows with earlier times are late from now on. "
-                f'Filter such rows out in front, or use with_watermark(…, max_ahead="1 hour")',
+                f"a row has the time {_shown(self._furthest_ms)} in '{self.column}', more than a day ahead of the clock"
+                f", and most others have not: event time has moved on to it, and rows with earlier times are late from "
+                f'now on. Filter such rows out in front, or use with_watermark(…, max_ahead="1 hour")',
             )
-        return times
 
     def _warn(self, now_ms: int, text: str) -> None:
         if self._warned_at_ms is None or now_ms - self._warned_at_ms >= _PAUSE_MS:

@@ -264,6 +264,12 @@ def test_it_is_a_warning_if_it_comes_alone(caplog: pytest.LogCaptureFixture) -> 
     assert len(caplog.records) == 1
 
 
+def test_it_is_a_warning_once_if_it_is_the_first_of_all(caplog: pytest.LogCaptureFixture) -> None:
+    fed(opened(FakeContext()), batch_of(FUTURE_MS), *(batch_of(NOW_MS + n) for n in range(10)))
+    (record,) = caplog.records
+    assert "a row has the time 2286-11-20 17:46:40 UTC in 'ts'" in record.message
+
+
 def test_input_that_lies_in_the_future_as_a_whole_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     fed(opened(FakeContext()), batch_of(FUTURE_MS), *(batch_of(FUTURE_MS + n) for n in range(10)))
     assert not caplog.records
