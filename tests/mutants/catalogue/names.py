@@ -97,9 +97,17 @@ MUTANTS = (
     _mutant(
         "A time beyond max_ahead moves event time on",
         "operators/event_time.py",
-        "            return times[~is_ahead]\n",
-        "            return times\n",
+        "        return times[~is_ahead]\n",
+        "        return times\n",
         "All that comes after it would be late.",
+        ("tests/unit/operators/test_event_time.py",),
+    ),
+    _mutant(
+        "A first time that is odd is never told",
+        "operators/event_time.py",
+        "            if ahead or (self._rows_ahead and self._warned_at_ms is None):\n",
+        "            if ahead:\n",
+        "All that comes after it is late, and nobody says why.",
         ("tests/unit/operators/test_event_time.py",),
     ),
 )
