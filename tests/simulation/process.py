@@ -65,8 +65,12 @@ class Process:
         return 1_800_000_000_000 + self.elapsed_us // 1000
 
     def spend(self, us: int) -> None:
-        """Let the code that runs now take so long."""
-        self._spent_us += us
+        """Let the code that runs now take so long; meanwhile there are signs of life, as a thread of its own gives them."""
+        until_us = self._spent_us + us
+        while until_us - self._spent_us > self.beat_us:
+            self._spent_us += self.beat_us
+            self.beat()
+        self._spent_us = until_us
 
     @property
     def elapsed_us(self) -> int:
@@ -113,16 +117,10 @@ class Process:
             return
         self._busy_until_us = self.scheduler.now_us + self._spent_us + 1
         self._spent_us = 0
-        for at_us in range(self.scheduler.now_us + self.beat_us, self._busy_until_us, self.beat_us):
-            self.scheduler.at(at_us, self._give_sign)
         if self._inbox or mailbox.can_work:
             self.wake()
         else:
             self._wake_for_timer(mailbox)
-
-    def _give_sign(self) -> None:
-        if self.is_alive and not self.is_frozen:
-            self.beat()
 
     def _wake_for_timer(self, mailbox: Mailbox) -> None:
         at_ms = mailbox.next_timer_at_ms
