@@ -96,8 +96,8 @@ rescale-matrix: setup ## Run every rescale pair in the simulator, SEEDS=1 of eac
 	$(PY) -m tests.simulation --matrix --seeds $(or $(SEEDS),1)
 
 .PHONY: mutants
-mutants: setup ## Plant known defects one at a time and see each one caught; ONLY=name, CHANGED=revision, RECORD=1
-	$(PY) -m tests.mutants --jobs $(JOBS) $(if $(ONLY),--only $(ONLY)) $(if $(CHANGED),--changed $(CHANGED)) $(if $(RECORD),--record)
+mutants: setup ## Plant known defects one at a time and see each one caught; ONLY=name, CHANGED=revision, NEW=1, RECORD=1
+	$(PY) -m tests.mutants --jobs $(JOBS) $(if $(ONLY),--only $(ONLY)) $(if $(CHANGED),--changed $(CHANGED)) $(if $(NEW),--new) $(if $(RECORD),--record)
 
 # --- Documents ------------------------------------------------------------------------------------------------
 

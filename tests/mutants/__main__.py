@@ -23,6 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="WORD", help="mutants whose name contains these words")
     parser.add_argument("--changed", metavar="REV", help="mutants of files that changed since this git revision")
+    parser.add_argument("--new", action="store_true", help="mutants that have no catcher on record")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="how many seeds each is tried with")
     parser.add_argument("--jobs", type=int, default=2, help="how many are tried at a time")
     parser.add_argument("--record", action="store_true", help=f"write down in {records.FILE.name} who caught them")
@@ -35,23 +36,23 @@ def main() -> int:
     if arguments.changed:
         changed = files_changed_since(arguments.changed)
         chosen = [mutant for mutant in chosen if str(PACKAGE / mutant.file) in changed]
+    catchers = records.read()
+    if arguments.new:
+        chosen = [mutant for mutant in chosen if mutant.name not in catchers]
     if arguments.list:
         for mutant in chosen:
             print(f"{mutant.origin} {mutant.file}: {mutant.name}. {mutant.why}")
         return 0
     # An exception, so that on the way out everything is cleaned up.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    catchers = records.read()
     with pristine_copy(REPOSITORY) as pristine:
         harness = Harness(pristine, catchers, arguments.seeds, arguments.jobs)
         try:
             with harness.running():
-                verdicts = run(harness, chosen, catchers)
+                verdicts = run(harness, chosen, catchers, is_recording=arguments.record)
         except BaselineFailed as failure:
             print(f"refused to go on: {failure}")
             return 2
-    if arguments.record:
-        record(catchers, verdicts)
     return 1 if any(isinstance(verdict, Survived | Unusable) for verdict in verdicts.values()) else 0
 
 
@@ -63,14 +64,18 @@ def files_changed_since(revision: str) -> set[str]:
     return {*changed.splitlines(), *new.splitlines()}
 
 
-def run(harness: Harness, mutants: list[Mutant], catchers: dict[str, Catcher]) -> dict[str, Verdict]:
-    """Judge and report."""
+def run(
+    harness: Harness, mutants: list[Mutant], catchers: dict[str, Catcher], *, is_recording: bool
+) -> dict[str, Verdict]:
+    """Judge and report; who caught a mutant is written down at once, because a whole run takes long."""
     started = time.monotonic()
     seeds, tests = harness.check_baseline(mutants)
     print(f"the unchanged tree passes {seeds} seeds and {tests} tests on record ({time.monotonic() - started:.0f} s)")
     verdicts: dict[str, Verdict] = {}
     for mutant, verdict, seconds in harness.judge_all(mutants):
         verdicts[mutant.name] = verdict
+        if is_recording:
+            record(catchers, verdicts)
         print(f"{mutant.origin} {mutant.name}: {verdict} ({seconds:.1f} s)", flush=True)
     print(summary_of(verdicts, catchers) + f"; {time.monotonic() - started:.0f} s")
     return verdicts
