@@ -6,7 +6,7 @@ work that begins while a hang is planned gets a thread: all other work is called
 
 from __future__ import annotations
 
-import threading
+import _thread
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,9 +33,10 @@ class Call:
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
-        self._go = threading.Semaphore(0)
-        self._paused = threading.Semaphore(0)
-        self._thread: threading.Thread | None = None
+        # Bare locks, each released by the other side: the two sides take turns, and this is done for every call.
+        self._go = _taken_lock()
+        self._paused = _taken_lock()
+        self._has_thread = False
         self._is_abandoned = False
         self.is_over = False
         self.hangs_us: int | None = 0
@@ -45,9 +46,9 @@ class Call:
 
     def run(self) -> None:
         """Let it run until it is over or hangs; returns then."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, daemon=True)
-            self._thread.start()
+        if not self._has_thread:
+            self._has_thread = True
+            _thread.start_new_thread(self._run, ())
         self._go.release()
         self._paused.acquire()
 
@@ -75,6 +76,12 @@ class Call:
         finally:
             self.is_over = True
             self._paused.release()
+
+
+def _taken_lock() -> _thread.LockType:
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    return lock
 
 
 class Hangs:

@@ -115,7 +115,7 @@ class Registry:
     def add(self, metric: Metric, operator: OperatorName, subtask: int, instrument: Counter | Histogram | Read) -> None:
         """Register an instrument, or a function that the mailbox calls with every heartbeat."""
         known = self._metrics.setdefault(metric.name, metric)
-        if known != metric:
+        if known is not metric and known != metric:
             raise PenstockError(f"metric '{metric.name}' has two definitions: {known} and {metric}")
         self._series[metric.name, operator, subtask] = _Series(metric, operator, subtask, instrument)
 

@@ -6,6 +6,7 @@ They have the name of the first operator of the subtask. `Job.checkpoints` has t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 
 from penstock.metrics.metric import Over, gauge
@@ -41,27 +42,22 @@ INFLIGHT_BYTES = gauge(
     "checkpoint_inflight_size", "bytes", "records in flight that the newest checkpoint has captured, encoded"
 )
 
-_FIELDS = {
-    START_DELAY: "start_delay_ms",
-    ALIGNMENT: "alignment_ms",
-    SYNCHRONOUS: "synchronous_ms",
-    ASYNCHRONOUS: "asynchronous_ms",
-    STATE_BYTES: "state_bytes",
-    INFLIGHT_BYTES: "inflight_bytes",
-}
+_FIELDS = (
+    (START_DELAY, attrgetter("start_delay_ms")),
+    (ALIGNMENT, attrgetter("alignment_ms")),
+    (SYNCHRONOUS, attrgetter("synchronous_ms")),
+    (ASYNCHRONOUS, attrgetter("asynchronous_ms")),
+    (STATE_BYTES, attrgetter("state_bytes")),
+    (INFLIGHT_BYTES, attrgetter("inflight_bytes")),
+)
 
 
 def observe_checkpoints(metrics: SubtaskMetrics, newest: Callable[[], CheckpointStats | None]) -> None:
     """Report the numbers of the checkpoint that `newest` returns; None before the first."""
-    for metric, field in _FIELDS.items():
-        metrics.observe(metric, _reader(newest, attrgetter(field)))
+    for metric, field in _FIELDS:
+        metrics.observe(metric, partial(_read, newest, field))
 
 
-def _reader(
-    newest: Callable[[], CheckpointStats | None], of: Callable[[CheckpointStats], int]
-) -> Callable[[], int | None]:
-    def read() -> int | None:
-        figures = newest()
-        return None if figures is None else of(figures)
-
-    return read
+def _read(newest: Callable[[], CheckpointStats | None], field: Callable[[CheckpointStats], int]) -> int | None:
+    figures = newest()
+    return None if figures is None else field(figures)
