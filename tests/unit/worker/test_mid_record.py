@@ -211,6 +211,19 @@ class TestACheckpointInTheMiddleOfAGenerator:
         assert captured(bench) == []
         assert sent(bench) == [3, 3, 3, 2, 2]
 
+    @pytest.mark.parametrize("place", [behind_exchange, in_the_middle])
+    def test_whose_barrier_came_right_behind_the_record_waits_too(self, place: Any, format: str) -> None:
+        bench = started(place, format, *([Seen()] if place is in_the_middle else []))
+        bench.barrier(RIGHT, barrier(1))
+        bench.batch(LEFT, 3)
+        bench.barrier(LEFT, barrier(1))
+        bench.work(1)
+        assert bench.subtask.is_mid_record
+        assert not bench.transport.of(BarrierFrame), "a part of the record would be in no checkpoint"
+        bench.work()
+        kinds = [type(frame) for _, frame in bench.transport.sent if isinstance(frame, BatchFrame | BarrierFrame)]
+        assert kinds == [BatchFrame] * 3 + [BarrierFrame]
+
     def test_that_is_late_by_its_timer_waits_too(self, format: str) -> None:
         bench = started(behind_exchange, format)
         bench.barrier(RIGHT, barrier(1, timeout_ms=1))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,13 +122,19 @@ def test_a_batch_without_records_still_shows_its_schema_to_the_function(side: in
 
 def test_a_step_goes_on_with_the_side_that_it_began_with() -> None:
     """A timer, or whatever else looks at the other side, may be called between two steps."""
-    operator = opened(calls_per_slice=1, keys=(("k",), ("id",)))
+
+    class Shifted(Sums):
+        def process_right(self, batch: pa.RecordBatch, context: TwoInputContext) -> Any:
+            # A batch of its own, which is not grouped yet.
+            return self._add("right", batch.set_column(1, "v", pc.add(batch["v"], 10)), context)
+
+    operator = opened(calls_per_slice=1, keys=(("k",), ("id",)), function=Shifted)
     right = records(8, 2).rename_columns(["id", "v"])
     steps, _ = begun(operator, right, 1)
     assert steps.step()
     operator.access.side = 0
     steps.finish()
-    assert operator.function.calls == [("right", [(0, [0, 2, 4, 6])]), ("right", [(1, [1, 3, 5, 7])])]
+    assert operator.function.calls == [("right", [(0, [10, 12, 14, 16])]), ("right", [(1, [11, 13, 15, 17])])]
 
 
 def test_other_batches_than_the_one_that_was_given_are_grouped_too() -> None:
