@@ -157,6 +157,20 @@ def test_a_late_record_changes_a_result_until_the_lateness_is_over() -> None:
     assert subtask.late == 1
 
 
+def test_after_a_rescale_no_window_is_updated_whose_first_records_the_faster_clock_has_dropped() -> None:
+    windows = FixedWindows(12, 4, 0, 4)
+    fast, slow = (Subtask(windows, owned=key_groups_of(index, 2, GROUPS)) for index in range(2))
+    (key, *_) = [key for key in range(7) if group_of(key) in fast.keyed.key_groups]
+    fast.add([(key, 1, 1), (key, 2, 9)])
+    fast.close(16)
+    slow.close(0)
+    both = Subtask(windows)
+    for piece in [*fast.keyed.snapshot().encode(64), *slow.keyed.snapshot().encode(64)]:
+        both.keyed.restore(piece.name, [piece.batch])
+    # It belongs to the windows from 0, which is dropped, from 4, which was emitted, and from 8, which is open.
+    assert sums(both.add([(key, 4, 9)])) == {(key, 4, 16): 6}
+
+
 def test_without_lateness_or_early_results_nothing_is_noted_of_changes() -> None:
     subtask = Subtask(FixedWindows(12, 4))
     subtask.add([(1, 5, 3)])
