@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.conftest import SHORT_LIVED
+
 _ROOT = Path(__file__).resolve().parents[2]
 # The workers must find the test's own modules, and our dependencies.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -27,6 +29,7 @@ def make_session(master: str, log_level: str = "ERROR") -> SparkSession:
         # On a slow machine executors may fail to come up in time; the master must not give up on us for that.
         "spark.deploy.maxExecutorRetries": "-1",
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+        "spark.executor.extraJavaOptions": SHORT_LIVED,
         "spark.log.level": log_level,
         "spark.ui.showConsoleProgress": "false",
     }.items():
