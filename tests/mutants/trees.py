@@ -44,6 +44,8 @@ def planted(pristine: Path, mutant: Mutant) -> Iterator[Path]:
 def temporary_directory() -> Iterator[Path]:
     # A short name: the tests make sockets in there, whose paths have a limit.
     directory = Path(tempfile.mkdtemp(prefix="mutant-"))
+    # Servers that tests start below it may have a user of their own.
+    directory.chmod(0o711)
     try:
         yield directory
     finally:

@@ -63,7 +63,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 def _await(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
     import psycopg
 
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while True:
         try:
             psycopg.connect(f"postgresql://postgres@127.0.0.1:{port}/postgres", connect_timeout=2).close()
