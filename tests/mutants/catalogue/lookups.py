@@ -18,7 +18,8 @@ def _once(name: str, file: str, old: str, new: str, why: str) -> Mutant:
 
 
 def _as_of(name: str, file: str, old: str, new: str, why: str) -> Mutant:
-    return Mutant(name, OWN, file, old, new, why, seeds=0, tests=("tests/unit/operators/keyed/test_join_as_of.py",))
+    tests = ("tests/unit/state/test_versions.py", "tests/unit/operators/keyed/test_join_as_of.py")
+    return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests)
 
 
 def _table(name: str, file: str, old: str, new: str, why: str) -> Mutant:
