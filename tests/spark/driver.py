@@ -1,6 +1,6 @@
 """A driver in a process of its own, so that it can be killed: `python -m tests.spark.driver ROOT TOPOLOGY KILL_AT`.
 
-KILL_AT names the moment at which it kills itself with SIGKILL, once: "before manifest", "after manifest",
+KILL_AT names the moment at which it kills itself with SIGKILL: "before manifest", "after manifest",
 "after publish" (some output is published, nothing says so yet), or "never".
 """
 
@@ -21,15 +21,14 @@ from tests.spark.conftest import make_session
 from tests.spark.kit import build, launch
 from tests.spark.world import FileCommitter
 
-LOAD = Load(parallelism=2, count=500, rows=16, idle=0.0, slow_us=1000)
+LOAD = Load(parallelism=2, count=1000, rows=16, idle=0.0, slow_us=1000)
 
 
-def die(root: Path) -> None:
-    (root / "killed").touch()
+def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def arm(root: Path, moment: str) -> None:
+def arm(moment: str) -> None:
     """Let this process die at `moment` of its third checkpoint."""
     create, commit = LocalStore.create, FileCommitter.commit
     seen = 0
@@ -39,28 +38,27 @@ def arm(root: Path, moment: str) -> None:
         is_manifest = paths.kind_of(path) is paths.PathKind.MANIFEST
         seen += is_manifest
         if is_manifest and seen == 3 and moment == "before manifest":
-            die(root)
+            die()
         created = create(self, path, data)
         if is_manifest and seen == 3 and moment == "after manifest":
-            die(root)
+            die()
         return created
 
     def commit_and_die(self: FileCommitter, checkpoint: CheckpointId, committables: Sequence[bytes]) -> None:
         commit(self, checkpoint, committables)
         if seen >= 3 and moment == "after publish":
-            die(root)
+            die()
 
     LocalStore.create = create_and_die  # type: ignore[method-assign]
     FileCommitter.commit = commit_and_die  # type: ignore[method-assign]
 
 
 def main(root: Path, name: str, moment: str) -> None:
-    if not (root / "killed").exists():
-        arm(root, moment)
+    arm(moment)
     spark = make_session("local[2]")
     _, topology = build(name, root, LOAD)
     job = launch(topology, spark, root)
-    job.wait(120)
+    job.wait(500)
     (root / "finished").touch()
     spark.stop()
 
