@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -197,7 +197,7 @@ class _Drawing:
             disorder_ms=self.disorder_ms,
             base_ms=r.choice([0, -5_000, 1_700_000_000_000]),
             timed=self.timed,
-            steps=tuple(self.steps),
+            steps=self._drifting(lives),
             rows=self._rows(len(lives)),
             lives=lives,
             faults=self._faults(),
@@ -208,6 +208,16 @@ class _Drawing:
             max_parallelism=self.max_parallelism,
             unnamed=unnamed,
             inserted_in=r.choice([None, *range(1, len(lives))]),
+        )
+
+    def _drifting(self, lives: tuple[Life, ...]) -> tuple[Step, ...]:
+        """The steps, perhaps with sources that wait for each other: each has an end, so that nobody waits for ever."""
+        drawn = random.Random(f"{self.seed} drift")
+        if not self.timed or any(life.ending != "end" for life in lives) or drawn.random() < 0.3:
+            return tuple(self.steps)
+        waits = {"max_drift": f"{drawn.choice([0, 2, 10]) * self.step_ms} ms"}
+        return tuple(
+            replace(step, options=step.options | waits) if step.kind == "source" else step for step in self.steps
         )
 
     def _unnamed(self) -> frozenset[str]:

@@ -164,6 +164,7 @@ def _built(
         return source.with_watermark(
             "t",
             delay=f"{shape.timed_ms} ms",
+            max_drift=o.get("max_drift"),
             name=f"time of {step.name}" if is_named else None,
             parallelism=step.parallelism,
         )
@@ -261,7 +262,8 @@ def _line(number: int, step: Step, steps: Sequence[Step], shape: Shape) -> str:
         names[0] += f".{step.exchange}()"
     rest = f"name={step.name!r}" + (f", parallelism={step.parallelism}" if step.parallelism else "")
     if step.kind == "source":
-        timed = "" if shape.timed_ms is None else f".with_watermark('t', delay='{shape.timed_ms} ms')"
+        drift = f", max_drift={o['max_drift']!r}" if "max_drift" in o else ""
+        timed = "" if shape.timed_ms is None else f".with_watermark('t', delay='{shape.timed_ms} ms'{drift})"
         columns = ", ".join(f"{name}: {kind}" for name, kind in shape.columns.items())
         return f"s{number} = pipeline.source(FuzzSource(splits={o['splits']}), {rest}){timed}  # {columns}"
     if step.kind == "files":
