@@ -188,6 +188,7 @@ class _Drawing:
         unnamed = self._unnamed()
         self._draw_files()
         lives = self._lives()
+        self._filter()
         return Case(
             self.seed,
             columns,
@@ -219,6 +220,18 @@ class _Drawing:
         return tuple(
             replace(step, options=step.options | waits) if step.kind == "source" else step for step in self.steps
         )
+
+    def _filter(self) -> None:
+        """Make some aggregates those of a part of the records."""
+        drawn = random.Random(f"{self.seed} filtered")
+        for number, step in enumerate(self.steps):
+            if step.kind not in ("aggregate", "window") or self.shapes[step.inputs[0]].columns.get("v") != pa.int64():
+                continue
+            outputs = {
+                name: (*wanted, drawn.choice([0, 300, 900])) if wanted != "count" and drawn.random() < 0.4 else wanted
+                for name, wanted in step.options["outputs"].items()
+            }
+            self.steps[number] = replace(step, options=step.options | {"outputs": outputs})
 
     def _unnamed(self) -> frozenset[str]:
         """Steps that need no name: no two of them that nothing tells apart."""
