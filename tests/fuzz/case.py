@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -188,6 +188,7 @@ class _Drawing:
         unnamed = self._unnamed()
         self._draw_files()
         lives = self._lives()
+        self._filter()
         return Case(
             self.seed,
             columns,
@@ -197,7 +198,7 @@ class _Drawing:
             disorder_ms=self.disorder_ms,
             base_ms=r.choice([0, -5_000, 1_700_000_000_000]),
             timed=self.timed,
-            steps=tuple(self.steps),
+            steps=self._drifting(lives),
             rows=self._rows(len(lives)),
             lives=lives,
             faults=self._faults(),
@@ -209,6 +210,28 @@ class _Drawing:
             unnamed=unnamed,
             inserted_in=r.choice([None, *range(1, len(lives))]),
         )
+
+    def _drifting(self, lives: tuple[Life, ...]) -> tuple[Step, ...]:
+        """The steps, perhaps with sources that wait for each other: each has an end, so that nobody waits for ever."""
+        drawn = random.Random(f"{self.seed} drift")
+        if not self.timed or any(life.ending != "end" for life in lives) or drawn.random() < 0.3:
+            return tuple(self.steps)
+        waits = {"max_drift": f"{drawn.choice([0, 2, 10]) * self.step_ms} ms"}
+        return tuple(
+            replace(step, options=step.options | waits) if step.kind == "source" else step for step in self.steps
+        )
+
+    def _filter(self) -> None:
+        """Make some aggregates those of a part of the records."""
+        drawn = random.Random(f"{self.seed} filtered")
+        for number, step in enumerate(self.steps):
+            if step.kind not in ("aggregate", "window") or self.shapes[step.inputs[0]].columns.get("v") != pa.int64():
+                continue
+            outputs = {
+                name: (*wanted, drawn.choice([0, 300, 900])) if wanted != "count" and drawn.random() < 0.4 else wanted
+                for name, wanted in step.options["outputs"].items()
+            }
+            self.steps[number] = replace(step, options=step.options | {"outputs": outputs})
 
     def _unnamed(self) -> frozenset[str]:
         """Steps that need no name: no two of them that nothing tells apart."""

@@ -94,8 +94,18 @@ def aggregates(outputs: dict[str, Any], rows: list[Plain]) -> Plain:
         if wanted == "count":
             made[output] = len(rows)
         elif wanted[0] not in ("first", "last"):
-            made[output] = _aggregate(wanted[0], [row[wanted[1]] for row in rows if row[wanted[1]] is not None])
+            made[output] = _aggregate(wanted[0], values_of(wanted, rows))
     return made
+
+
+def values_of(wanted: tuple[Any, ...], rows: list[Plain]) -> list[Any]:
+    """What an aggregate is of: the values that are not null, of the rows that meet its condition if it has one."""
+    _, column, *below = wanted
+    return [
+        row[column]
+        for row in rows
+        if row[column] is not None and (not below or (row["v"] is not None and row["v"] < below[0]))
+    ]
 
 
 def _aggregate(function: str, values: list[Any]) -> Any:
@@ -340,7 +350,7 @@ def _fits_ends(outputs: dict[str, Any], lanes: dict[Lane, list[Plain]], vector: 
     for output, wanted in outputs.items():
         if wanted[0] in ("first", "last"):
             taken = [members[:count] for members, count in zip(lanes.values(), vector, strict=True)]
-            known = [[each[wanted[1]] for each in some if each[wanted[1]] is not None] for some in taken]
+            known = [values_of(wanted, some) for some in taken]
             ends = [frozen(values[0 if wanted[0] == "first" else -1]) for values in known if values]
             if frozen(row[output]) not in (ends or [None]):
                 return False

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock import CallableSink, FileSource, Pipeline
+from penstock import CallableSink, FileSource, Pipeline, filtered
 from penstock.testing import CollectSink, ListSource
 from tests.fuzz import functions
 from tests.fuzz.kinds import plain_type
@@ -104,10 +104,20 @@ def aggregate_types(outputs: dict[str, Any], columns: dict[str, pa.DataType]) ->
     return {output: _aggregate_type(wanted, columns) for output, wanted in outputs.items()}
 
 
+def _outputs(outputs: dict[str, Any]) -> dict[str, Any]:
+    """As the API takes them. One with a third part is of the rows whose `v` is below that."""
+    return {
+        output: wanted
+        if wanted == "count" or len(wanted) == 2
+        else filtered(*wanted[:2], where=pc.field("v") < wanted[2])
+        for output, wanted in outputs.items()
+    }
+
+
 def _aggregate_type(wanted: Any, columns: dict[str, pa.DataType]) -> pa.DataType:
     if wanted == "count" or wanted[0] == "count":
         return pa.int64()
-    function, column = wanted
+    function, column, *_ = wanted
     kind = plain_type(columns[column])
     if function == "mean" or (function == "sum" and pa.types.is_floating(kind)):
         return pa.float64()
@@ -164,6 +174,7 @@ def _built(
         return source.with_watermark(
             "t",
             delay=f"{shape.timed_ms} ms",
+            max_drift=o.get("max_drift"),
             name=f"time of {step.name}" if is_named else None,
             parallelism=step.parallelism,
         )
@@ -209,7 +220,7 @@ def _built(
         case "with_column":
             return stream.with_column(o["column"], functions.Doubled(name), **settings)
         case "aggregate":
-            return stream.aggregate(**settings, **o["outputs"])
+            return stream.aggregate(**settings, **_outputs(o["outputs"]))
         case "reduce":
             return stream.reduce(functions.Summed(name), **settings)
         case "running":
@@ -220,7 +231,7 @@ def _built(
             return stream.process(held, time_mode="processing", **settings)
         case "window":
             made = stream.session if "gap" in o else stream.window
-            return made(**_durations(o), late="error").aggregate(**settings, **o["outputs"])
+            return made(**_durations(o), late="error").aggregate(**settings, **_outputs(o["outputs"]))
         case "join_lists":
             return stream.connect(inputs[1]).process(functions.JoinByLists(name), **settings)
         case "join_rows":
@@ -261,7 +272,8 @@ def _line(number: int, step: Step, steps: Sequence[Step], shape: Shape) -> str:
         names[0] += f".{step.exchange}()"
     rest = f"name={step.name!r}" + (f", parallelism={step.parallelism}" if step.parallelism else "")
     if step.kind == "source":
-        timed = "" if shape.timed_ms is None else f".with_watermark('t', delay='{shape.timed_ms} ms')"
+        drift = f", max_drift={o['max_drift']!r}" if "max_drift" in o else ""
+        timed = "" if shape.timed_ms is None else f".with_watermark('t', delay='{shape.timed_ms} ms'{drift})"
         columns = ", ".join(f"{name}: {kind}" for name, kind in shape.columns.items())
         return f"s{number} = pipeline.source(FuzzSource(splits={o['splits']}), {rest}){timed}  # {columns}"
     if step.kind == "files":

@@ -418,6 +418,30 @@ def as_of(world: World, load: Load) -> Topology:
     return Topology(build.graph(), expected, holding=frozenset({"as of"}))
 
 
+DRIFT_MS = 6
+
+
+def drifting(world: World, load: Load) -> Topology:
+    """Two sources, one much slower than the other: neither runs further ahead than `max_drift`, on any worker."""
+    build = Build(world, load)
+    source, slow = build.source(), build.source(splits=1)
+    slow.idle = 0.6
+    # Whoever has nothing for a moment has more, and everybody waits for its first record.
+    source.is_caught_up = slow.is_caught_up = False
+    stamped = build.then(build.read(source), "stamp", lambda: Stamp(source.split_count))
+    versions = build.then(build.pipeline.source(slow, name="slow", parallelism=1), "stamp slow", lambda: Stamp(1), 1)
+    drift = f"{DRIFT_MS} ms"
+    left = stamped.with_watermark("t", 0, max_drift=drift, name="event time")
+    right = versions.with_watermark("t", 0, max_drift=drift, name="slow time", parallelism=1)
+    joined = left.key_by("k").join_as_of(
+        right.key_by("k"), how="left", right_schema="v bigint, k bigint, t bigint", name="as of"
+    )
+    build.finish(build.then(joined, "numbers", AsOfNumbers).rebalance())
+    numbers = source.numbers()
+    expected = as_of_numbers(numbers, Stamp(source.split_count).times(numbers))
+    return Topology(build.graph(), expected, holding=frozenset({"as of"}), is_aligned=True)
+
+
 def joined(world: World, load: Load) -> Topology:
     """An interval join of a stream with itself, and rows without a partner: none is late for whoever reads them."""
     build = Build(world, load)
@@ -494,6 +518,7 @@ SIMULATED: dict[str, Callable[[World, Load], Topology]] = TOPOLOGIES | {
         two_sinks,
         deduplicated,
         as_of,
+        drifting,
         ranked,
         joined,
         joined_by_key,

@@ -179,6 +179,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         worker_silence_ms=30,
         start_timeout_ms=5_000,
         takeover_timeout_ms=300,
+        drift_interval_ms=1,
     )
     window = rng.choice([200, 400, 1024])
     worker = WorkerSettings(
@@ -202,6 +203,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
         source_discovery_ms=2,
         # Not drawn: the rest of the scenario of a seed stays as it was.
         latency_interval_ms=(1, 3, 20)[seed % 3],
+        drift_interval_ms=2,
     )
     network = rng.choice([(5, 40), (20, 800)])
     background = rng.choice([(20, 200), (100, 3000)])
@@ -214,7 +216,7 @@ def draw(seed: int, only: str | None = None) -> Scenario:
 
 _WINDOWED = {"tumbling", "sessions", "sliding", "event_timers", "by_key_times", "joined", "framed"}
 
-_ONE_LIFE = {"split_times", "idle_split", "appearing"}
+_ONE_LIFE = {"split_times", "idle_split", "appearing", "drifting"}
 """Topologies with splits whose records would be late after an end of input, or that have no such end."""
 
 _HEAVY = {

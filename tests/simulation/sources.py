@@ -33,6 +33,8 @@ class NumberSource(Source):
         self.idle = idle
         self.tick = tick
         """Watermarks are multiples of this."""
+        self.is_caught_up = True
+        """What its readers say of themselves."""
         self.may_end: Callable[[], bool] = lambda: True
         """An end of input hides much: one that has everything to say may wait until it has been dealt with."""
         self.may_begin: Callable[[int], bool] = lambda split: True
@@ -75,6 +77,7 @@ class NumberReader(SplitReader):
         self.source = source
         self.split = split
         self.position = position
+        self.is_caught_up = source.is_caught_up
 
     def read(self, rows_max: int) -> object:  # type: ignore[override]
         source, world = self.source, self.source.world

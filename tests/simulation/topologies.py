@@ -70,6 +70,8 @@ class Topology:
     """The sources never end: when all of `expected` is published, somebody stops the pipeline with a savepoint."""
     timing: frozenset[str] = frozenset()
     """Chains behind an exchange that make watermarks from the times of their records: their senders have none."""
+    is_aligned: bool = False
+    """All sources have the same `max_drift`, and begin at time 0."""
     may_idle: bool = False
     """A source may have nothing to say for a while, and event time goes on without it."""
 

@@ -17,7 +17,7 @@ from penstock.api.stream import Stream
 from penstock.api.windowed_stream import CountWindowedStream, WindowedStream
 from penstock.errors import PipelineError
 from penstock.graph.logical import OperatorFactory
-from penstock.model.units import Duration
+from penstock.model.units import Duration, duration_ms
 from penstock.model.windows import ON_CLOSE, CountWindows, Emission, Late, WindowKind
 from penstock.operators.columns import ONE_GROUP
 
@@ -105,11 +105,15 @@ class GroupedStream(Stream):
         """
         return self._windowed("session", sessions_of(gap), on, late)
 
-    def count_window(self, rows: int) -> CountWindowedStream:
+    def count_window(self, rows: int, *, state_ttl: Duration | None = None) -> CountWindowedStream:
         """Windows of `rows` records of a key, in the order in which they come; event time is not asked for.
 
         A window is emitted with its last record. One that is not full stays in the state, also at the end of a bounded
-        input: a later run on the same checkpoints goes on with it.
+        input: a later run on the same checkpoints goes on with it. Without `state_ttl` each key is kept for good.
+
+        With `state_ttl="1 day"`, a key without a record for one to two days is forgotten, together with its window that
+        is not full (`num_windows_expired` in the metrics): by event time behind `with_watermark`, else by the clock.
+        The trap: after a record of the far future none is forgotten before that time. `with_watermark` warns of it.
 
         Example:
 
@@ -118,7 +122,8 @@ class GroupedStream(Stream):
         """
         self._require_appends("count_window", "a record that was counted cannot be taken back; put it in front")
         require_count("count_window: rows", rows)
-        return CountWindowedStream(self, CountWindows(rows))
+        ttl_ms = None if state_ttl is None else duration_ms("count_window: state_ttl", state_ttl, at_least_ms=1)
+        return CountWindowedStream(self, CountWindows(rows), ttl_ms)
 
     def _windowed(
         self, call: str, windows: WindowKind, on: str | None, late: Late, emission: Emission = ON_CLOSE

@@ -108,9 +108,10 @@ class Stream(OutputsStream):
         One time in the far future makes all that follows late; with `max_ahead="1 hour"` a time that is further ahead
         of the clock does not move event time on. Its row is kept. Both are warnings in the log.
 
-        With `max_drift="5 min"`, a split that is further ahead of the slowest one of its subtask is not read for a
-        while (`splits_held` in the metrics), so that windows and joins behind it hold less. Say `idle_after` with it,
-        unless every split has records or an end: the others wait for one that has nothing.
+        With `max_drift="5 min"`, a split that is further ahead of the slowest one is not read for a while
+        (`splits_held` in the metrics), so that windows and joins behind it hold less. The slowest one may be on another
+        worker, and of any source with a `max_drift` whose records can meet these. Say `idle_after` with it, unless
+        every split has records or an end: the others wait for one that has nothing.
 
         The trap: behind an exchange, splits cannot be told apart any more, only channels, and behind `map_async` or
         `process` not even those. Call it before: right behind the source, or behind `map` and `filter`.

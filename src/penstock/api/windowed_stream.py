@@ -200,9 +200,10 @@ class WindowedStream:
 class CountWindowedStream:
     """A keyed stream cut into windows of a fixed number of records: say what is to be known of each."""
 
-    def __init__(self, stream: GroupedStream, windows: CountWindows) -> None:
+    def __init__(self, stream: GroupedStream, windows: CountWindows, ttl_ms: int | None = None) -> None:
         self.stream = stream
         self.windows = windows
+        self._ttl_ms = ttl_ms
 
     def __repr__(self) -> str:
         return f"<CountWindowedStream of {self.windows} over {self.stream!r}>"
@@ -218,7 +219,8 @@ class CountWindowedStream:
         """
         aggregates = aggregates_of(self.stream.key, outputs)
         masks = masks_of(outputs)
-        made = functools.partial(CountWindowOperator, self.windows, aggregates, masks)
+        on = None if self._ttl_ms is None else self.stream._event_time
+        made = functools.partial(CountWindowOperator, self.windows, aggregates, masks, self._ttl_ms, on)
         settings = {"windows": str(self.windows).removeprefix("windows of "), "aggregates": kept_for(aggregates)}
         return self.stream._node(
             "count_window",
@@ -228,7 +230,7 @@ class CountWindowedStream:
             outputs_of(aggregates),
             keeps=Keeps.KEYS,
             definition=tuple(settings.items()),
-            reads=None if masks else columns_of(aggregates),
+            reads=None if masks else (*columns_of(aggregates), *(() if on is None else (on,))),
         )
 
     def sum(

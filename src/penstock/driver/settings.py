@@ -18,6 +18,8 @@ class SupervisorSettings:
     restore: RestoreOptions = field(default_factory=RestoreOptions)
     worker_silence_ms: int = 10_000
     """A worker that has been silent for this long counts as dead."""
+    drift_interval_ms: int = 100
+    """How often a worker is told how far the slowest source of all others is, where sources have `max_drift`."""
     start_timeout_ms: int = 120_000
     """Time for a worker to be heard of for the first time, from when there are slots for all of them; and the time
     that a pipeline waits for those slots."""

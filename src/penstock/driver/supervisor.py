@@ -24,6 +24,7 @@ from penstock.driver.attempts.attempt import Attempt, Shared
 from penstock.driver.attempts.attempt_store import AttemptStore
 from penstock.driver.attempts.liveness import SignsOfLife
 from penstock.driver.attempts.phases import HoldUp, Phase, Progress, Startup
+from penstock.driver.attempts.slowest_sources import SlowestSources
 from penstock.driver.attempts.takeover import Ownership, take_over
 from penstock.driver.checkpoints.committers import Committers
 from penstock.driver.checkpoints.coordinator import SLOW_CALL_MS, Coordinator, Ending
@@ -272,6 +273,7 @@ class Supervisor:
         self._startup = Startup(len(self._workers), restores=restores)
         self._signs = SignsOfLife(self._workers, self._clock, settings.start_timeout_ms, settings.worker_silence_ms)
         self._reminders = Reminders(settings.worker_silence_ms)
+        self._slowest = SlowestSources(self._plan.workers, settings.drift_interval_ms, self.timers, self._transport)
 
     def _log_start(self, ownership: Ownership) -> None:
         for skipped in ownership.skipped:
@@ -342,6 +344,7 @@ class Supervisor:
         if isinstance(frame, HeartbeatFrame):
             self._reminders.forget(frame.worker)
         self.observations.heard(frame)
+        self._slowest.heard(frame)
         if isinstance(frame, FailedFrame):
             self._on_worker_failed(frame)
             return
@@ -491,6 +494,7 @@ class Supervisor:
             self._progress_at_ms = self._attempt.started_at_ms
             self._repeated = None
         coordinator.stop()
+        self._slowest.close()
         for worker in self._workers:
             self._transport.send(worker, StopFrame(coordinator.generation))
         self._worker_group.cancel(coordinator.generation)

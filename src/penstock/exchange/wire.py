@@ -26,6 +26,7 @@ from penstock.mailbox.frames import (
     BarrierFrame,
     BatchFrame,
     BusyFrame,
+    ClocksFrame,
     CompletedFrame,
     CreditFrame,
     DeclineFrame,
@@ -39,6 +40,7 @@ from penstock.mailbox.frames import (
     ProfiledFrame,
     ProfileFrame,
     ReadyFrame,
+    SlowestFrame,
     StopFrame,
     TriggerFrame,
     WatermarkFrame,
@@ -75,6 +77,8 @@ _KINDS: tuple[type[Any], ...] = (
     ProfileFrame,
     ProfiledFrame,
     MarkerFrame,
+    ClocksFrame,
+    SlowestFrame,
 )
 """A frame's number on the wire is its place here: new ones come last."""
 _KIND_OF = {kind: number for number, kind in enumerate(_KINDS)}

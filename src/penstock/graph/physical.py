@@ -104,6 +104,16 @@ class PhysicalPlan:
     def sinks(self) -> tuple[OperatorName, ...]:
         return tuple(node.name for chain in self.chains.values() for node in chain.nodes if node.sink is not None)
 
+    @property
+    def source_groups(self) -> dict[OperatorName, OperatorName]:
+        """For each source, the first of those whose records may meet its own somewhere: the name of their group."""
+        group = {name: name for name in self.chains}
+        for edge in self.edges:
+            ends = {group[edge.upstream], group[edge.downstream]}
+            group = {name: min(ends) if mine in ends else mine for name, mine in group.items()}
+        first: dict[OperatorName, OperatorName] = {}
+        return {source: first.setdefault(group[source], source) for source in self.sources}
+
     def worker_of(self, subtask: SubtaskId) -> WorkerId:
         return WorkerId(subtask.index % self.workers)
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from penstock.ids import ChannelId, CheckpointId, Generation, SubtaskId, WorkerId
+from penstock.ids import ChannelId, CheckpointId, Generation, OperatorName, SubtaskId, WorkerId
 from penstock.mailbox.notes import NO_NOTES, Stack, WorkerNotes
 from penstock.mailbox.recovery_stats import RecoveryStats
 from penstock.metrics.registry import NO_CHANGE, MetricsUpdate
@@ -216,6 +216,28 @@ class BusyFrame:
     """Where in the code it is: `file:line in function`."""
 
 
+# --- sources that wait for each other ---
+
+
+@dataclass(frozen=True, slots=True)
+class ClocksFrame:
+    """From worker to driver: the slowest clock of its sources with `max_drift`, by group of sources."""
+
+    generation: Generation
+    worker: WorkerId
+    slowest: dict[OperatorName, int | None]
+    """None: nobody has to wait for this worker. `MIN_WATERMARK`: it has not begun to read, and will."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowestFrame:
+    """From driver to worker: the slowest clock of all other workers, by group of sources."""
+
+    generation: Generation
+    slowest: dict[OperatorName, int | None]
+    """As in `ClocksFrame`."""
+
+
 # --- profiles ---
 
 
@@ -261,4 +283,6 @@ Frame: TypeAlias = (
     | ProfileFrame
     | ProfiledFrame
     | MarkerFrame
+    | ClocksFrame
+    | SlowestFrame
 )

@@ -47,6 +47,8 @@ class WorkerSettings:
     late_barrier_timeout_ms: int = 60_000
     heartbeat_ms: int = 1_000
     """How often a worker gives a sign of life."""
+    drift_interval_ms: int = 100
+    """How often a worker tells the driver how far its sources with `max_drift` are."""
     driver_silence_ms: int = 30_000
     """A worker that has not heard from the driver for this long ends itself."""
     segment_bytes: int = 4 * MIB

@@ -22,7 +22,7 @@ from penstock.connectors.source import END_OF_SPLIT, Backlog, Portion, Source, S
 from penstock.errors import DataError, IncompatibleCheckpoint
 from penstock.ids import DEAD_LETTERS, NO_CHECKPOINT, CheckpointId, OperatorName
 from penstock.mailbox.notes import SplitClock
-from penstock.metrics.metric import gauge
+from penstock.metrics.metric import counter, gauge
 from penstock.metrics.registry import Registry
 from penstock.metrics.standard import (
     BACKLOG_BYTES,
@@ -48,6 +48,7 @@ _EMPTY_MS_MAX = 10_000
 SPLITS_HELD = gauge(
     "splits_held", "splits", "splits that wait because they are further ahead of the slowest one than `max_drift`"
 )
+DRIFT_WAIT = counter("drift_wait_time_ms", "ms", "time in which the source has read nothing because splits waited so")
 _log = logging.getLogger("penstock")
 
 LISTINGS_FAILED_MAX = 5
@@ -93,6 +94,14 @@ class SourceStage:
         """The event time of each open split, if the records of this chain have one."""
         self.max_drift_ms: int | None = None
         """A split that is further ahead of the slowest one waits. None: any distance."""
+        self.slowest_of_all: Callable[[], int | None] = self.slowest
+        """As `slowest`, of all sources whose splits wait for each other."""
+        self._has_begun = False
+        """Whether each split that was there at the start has had a record, or nothing to read."""
+        self._had_nothing: set[str] = set()
+        """Splits that were asked for their first record, and are not known to have one."""
+        self._waits_since_ms: int | None = None
+        """When the source was asked, and had nothing because of `max_drift`."""
         self.current: str | None = None
         """The split whose records were returned last."""
         self._held = 0
@@ -110,6 +119,7 @@ class SourceStage:
         self._measured: set[str] = set()
         """The units in which any split has told its backlog: without an open split it is 0, and not unknown."""
         counts.observe(SPLITS_HELD, lambda: self._held)
+        self._drift_wait = counts.counter(DRIFT_WAIT)
         self.first_skipped = ""
         """The first of what was skipped in this attempt: where it lies, and the reason."""
         self._restored: Mapping[str, SplitState] = {}
@@ -198,6 +208,7 @@ class SourceStage:
         What goes to side outputs is emitted at once. If nothing else was read, the batch is empty.
         """
         former, self.current = self.current, None
+        self._count_wait(now_ms)
         for name in self._not_ahead(self._order(former)):
             is_begun = self.clocks is None or self.clocks.reached(name) > MIN_WATERMARK
             batch = self._readers[name].read(rows_max if is_begun else min(rows_max, _FIRST_ROWS))
@@ -210,6 +221,7 @@ class SourceStage:
                 batch = self._without_sides(batch)
             if batch is not None and batch.num_rows:
                 self.current = name
+                self._had_nothing.discard(name)
                 self._records_in.value += batch.num_rows
                 self._records_out.value += batch.num_rows
                 # What is counted, sent and captured of a slice should be the slice.
@@ -217,9 +229,18 @@ class SourceStage:
             if is_portion:
                 return _NO_RECORDS
             if self.clocks is not None:
-                is_idle = self._readers[name].is_caught_up
-                self.clocks.had_nothing(name, now_ms) if is_idle else self.clocks.has_more(name, now_ms)
+                if self._readers[name].is_caught_up:
+                    self._had_nothing.add(name)
+                    self.clocks.had_nothing(name, now_ms)
+                else:
+                    self.clocks.has_more(name, now_ms)
+        self._waits_since_ms = now_ms if self._held else None
         return None
+
+    def _count_wait(self, now_ms: int) -> None:
+        if self._waits_since_ms is not None:
+            self._drift_wait.value += now_ms - self._waits_since_ms
+            self._waits_since_ms = None
 
     def _backlog(self, unit: Literal["rows", "bytes"]) -> int | None:
         told = (self._readers[name].backlog() for name in (*self._open, *self._settling))
@@ -245,17 +266,35 @@ class SourceStage:
                 self._emit_side(output, batch)
         return portion.records
 
+    def slowest(self) -> int | None:
+        """The clock of the slowest split; None if nobody has to wait, and `MIN_WATERMARK` before all have begun.
+
+        Nobody waits for a split that is idle, nor for one that has no record yet and was asked for it. One that appears
+        later does not count before its first record.
+        """
+        if self.clocks is None:
+            return None
+        clocks, begun = self.clocks, []
+        for name in (*self._open, *self._settling):
+            reached = clocks.reached(name)
+            if reached > MIN_WATERMARK:
+                if not clocks.is_idle(name):
+                    begun.append(reached)
+            elif not self._has_begun and name not in self._had_nothing:
+                return MIN_WATERMARK
+        self._has_begun = self._has_looked
+        return min(begun, default=None)
+
     def _not_ahead(self, names: Iterable[str]) -> Iterable[str]:
-        """Those of the splits that are no more than `max_drift_ms` ahead of the slowest one that is not idle."""
+        """Those of the splits that are no more than `max_drift_ms` ahead of the slowest one of all."""
         if self.clocks is None or self.max_drift_ms is None:
             return names
-        slowest = self.clocks.watermark()
-        if slowest <= IDLE_WATERMARK:
-            # One has not begun, and nobody knows where it begins; or all are idle.
+        every, slowest, clocks = list(names), self.slowest_of_all(), self.clocks
+        if slowest is None:
             self._held = 0
-            return names
-        every, limit = list(names), slowest + self.max_drift_ms
-        near = [name for name in every if self.clocks.reached(name) <= limit]
+            return every
+        # Before all have begun, nobody knows how far ahead the others are: only first records are read.
+        near = [name for name in every if clocks.reached(name) <= slowest + self.max_drift_ms]
         self._held = len(every) - len(near)
         return near
 
@@ -284,6 +323,7 @@ class SourceStage:
         if position < self._turn:
             self._turn -= 1
         self._awake.pop(name, None)
+        self._had_nothing.discard(name)
         if self.clocks is not None:
             self.clocks.close(name)
 

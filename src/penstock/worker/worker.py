@@ -29,6 +29,7 @@ from penstock.mailbox.frames import (
     ProfiledFrame,
     ProfileFrame,
     ReadyFrame,
+    SlowestFrame,
     StopFrame,
     TriggerFrame,
     WatermarkFrame,
@@ -48,6 +49,7 @@ from penstock.worker.scheduling.budget import Budget
 from penstock.worker.scheduling.slice_budget import SliceBudget
 from penstock.worker.services import Services
 from penstock.worker.settings import WorkerSettings
+from penstock.worker.source_drift import SourceDrift
 from penstock.worker.subtask import Subtask
 
 T = TypeVar("T")
@@ -129,6 +131,7 @@ class Worker:
             story=Story(clock),
             activity=activity or Activity(),
         )
+        self._drift = SourceDrift(worker, plan, self._services)
         self.subtasks: dict[SubtaskId, Subtask] = {}
         self._order: list[Subtask] = []
         self._sources, self._others = _Turns(), _Turns()
@@ -225,6 +228,8 @@ class Worker:
             if self._manifest is not None:
                 subtask.chain.check_fits(self._manifest)
             (self._others if subtask.chain.source is None else self._sources).subtasks.append(subtask)
+            if subtask.chain.source is not None:
+                self._drift.add(subtask.chain.source)
             self._receivers.update((channel, subtask) for channel in subtask.inputs)
             self._senders.update((channel, subtask) for channel in subtask.outputs)
 
@@ -252,6 +257,8 @@ class Worker:
             self._ready()
 
     def _ready(self) -> None:
+        # The driver has heard of the sources of all workers when all are ready.
+        self._drift.begin()
         self._services.transport.send(COORDINATOR, ReadyFrame(self.generation, self.worker))
 
     # --- the mailbox ---
@@ -297,6 +304,8 @@ class Worker:
                 self.stop()
             case ProfileFrame(_, number, seconds):
                 self._profile(number, seconds)
+            case SlowestFrame():
+                self._drift.on_slowest(frame)
             case HeartbeatFrame():
                 self._heard_at_ms = self._services.clock.now_ms()
             case _:

@@ -221,8 +221,8 @@ MUTANTS = (
     _mutant(
         "Splits that run ahead do not wait",
         "worker/source_stage.py",
-        "        near = [name for name in every if self.clocks.reached(name) <= limit]\n",
-        "        near = every\n",
+        "near = [name for name in every if clocks.reached(name) <= slowest + self.max_drift_ms]",
+        "near = every",
         "A replay holds all that the fastest split has.",
         ("tests/unit/worker/test_source_stage.py",),
     ),

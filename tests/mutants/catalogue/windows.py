@@ -354,4 +354,47 @@ MUTANTS = (
         "        reached = max(reached, self._held)\n",
         "They come after the watermark that they were in front of, and are late.",
     ),
+    # --- windows by count ---
+    _kind(
+        "A key of a count window that comes back loses its open window",
+        "state/windows/counts.py",
+        "            columns.merge(idle, theirs[known], slots[known], self.name)\n",
+        "",
+        "Records that were counted are counted no more, long before `state_ttl`.",
+    ),
+    _kind(
+        "A key of a count window that comes back leaves its window behind",
+        "state/windows/counts.py",
+        "            idle.clear(theirs[known])\n",
+        "",
+        "The window is counted as forgotten, and after a restore it is there twice.",
+    ),
+    _kind(
+        "Idle keys of count windows are never forgotten",
+        "state/windows/counts.py",
+        "        dropped, self._bound = self._bound, columns\n",
+        "        dropped, self._bound = self._bound, self._bound or columns\n",
+        "State grows with every key that ever came.",
+    ),
+    _kind(
+        "A change to idle windows is not in the next checkpoint",
+        "state/windows/counts.py",
+        "            idle.clear(theirs[known])\n            self.version += 1\n",
+        "            idle.clear(theirs[known])\n",
+        "The piece of the checkpoint before is named again, and has a window that has moved on.",
+    ),
+    _kind(
+        "Count windows are forgotten before the time of their records",
+        "operators/keyed/count_window.py",
+        "max(self._newest_ms, now_ms) + ttl_ms",
+        "now_ms + ttl_ms",
+        "A source that is ahead of the watermark loses windows that are minutes old.",
+    ),
+    _kind(
+        "The end of input makes count windows forget",
+        "operators/keyed/count_window.py",
+        "MIN_WATERMARK < watermark < MAX_WATERMARK",
+        "MIN_WATERMARK < watermark",
+        "A later run on the same checkpoints begins with empty windows.",
+    ),
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.mailbox.frames import AcknowledgeFrame
+from penstock.mailbox.frames import AcknowledgeFrame, ClocksFrame
 from tests.simulation.checkers.base import Checker
 from tests.simulation.checkers.bounds import Bounds, Files
 from tests.simulation.checkers.cuts import Cuts, Drained, TakesStock
-from tests.simulation.checkers.event_time import Watermarks
+from tests.simulation.checkers.event_time import Drift, Watermarks
 from tests.simulation.checkers.output import Commits, Counts, Ending, Output
 from tests.simulation.checkers.ownership import Deletions, Identity, Patience, Refusals
 from tests.simulation.checkers.totals import Totals
@@ -17,6 +17,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     Identity,
     Cuts,
     Watermarks,
+    Drift,
     Bounds,
     Drained,
     Refusals,
@@ -38,6 +39,7 @@ def attach(cluster: Cluster) -> list[Checker]:
     moments = {
         "on_manifest": cluster.on_manifest,
         "on_acknowledge": cluster.network.on_frame[AcknowledgeFrame],
+        "on_clocks": cluster.network.on_frame[ClocksFrame],
         "on_launch": cluster.on_launch,
         "on_commit": cluster.world.on_commit,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from penstock.ids import Generation
-from penstock.mailbox.frames import AcknowledgeFrame
+from penstock.mailbox.frames import AcknowledgeFrame, ClocksFrame
 from penstock.protocol.manifest import Manifest
 from tests.simulation.cluster import Cluster
 from tests.simulation.driver import Driver
@@ -23,6 +23,9 @@ class Checker:
 
     def on_acknowledge(self, frame: AcknowledgeFrame) -> None:
         """A subtask acknowledges a checkpoint."""
+
+    def on_clocks(self, frame: ClocksFrame) -> None:
+        """A worker tells how far its sources are."""
 
     def on_launch(self, driver: Driver, generation: Generation, manifest: Manifest | None) -> None:
         """A driver has taken the directory over, and starts workers from a checkpoint."""

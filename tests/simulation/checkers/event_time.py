@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeGuard
 
 from penstock.exchange.items import Captured, WatermarkItem
 from penstock.graph.physical import Channel
-from penstock.ids import SubtaskId
+from penstock.ids import Generation, SubtaskId
+from penstock.mailbox.frames import ClocksFrame
 from penstock.model.event_time import IDLE_WATERMARK, MAX_WATERMARK
 from penstock.protocol.manifest import Manifest
 from tests.simulation.checkers.base import Checker
 from tests.simulation.checkers.contents import items_of_channels
+from tests.simulation.production import DRIFT_MS
 from tests.simulation.records import numbers_of
 from tests.simulation.sources import NumberSource
 
@@ -86,6 +89,34 @@ class Watermarks(Checker):
                     f"event time: checkpoint {manifest.checkpoint} holds records on {channel} that are older than "
                     f"{clock}"
                 )
+
+
+class Drift(Checker):
+    """No split runs further ahead of the slowest one of all workers than `max_drift` and one batch."""
+
+    def on_clocks(self, frame: ClocksFrame) -> None:
+        if not self.cluster.topology.is_aligned:
+            return
+        splits = list(self._splits(frame.generation))
+        slowest = min((reached for _, reached, _ in splits), default=0)
+        limit = slowest + DRIFT_MS + self.cluster.scenario.load.rows
+        for name, reached, started in splits:
+            # A checkpoint may have been further apart: its parts are of different moments.
+            if reached > max(limit, started):
+                self.violation(f"drift: {name} is at {reached}, and the slowest split at {slowest}")
+
+    def _splits(self, generation: Generation) -> Iterator[tuple[str, int, int]]:
+        """Each open split, its clock, and its clock when it was opened; -1 before the first record."""
+        for driver in self.cluster.drivers:
+            for _, worker in driver.workers.get(generation, {}).values():
+                for subtask in worker.subtasks.values():
+                    source = subtask.chain.source
+                    if source is None or source.clocks is None:
+                        continue
+                    for name in source._open:
+                        state = source._restored.get(name)
+                        started = -1 if state is None or state.reached_ms is None else state.reached_ms
+                        yield f"{source.operator}/{name}", max(-1, source.clocks.reached(name)), started
 
 
 def _is_time(item: Captured) -> TypeGuard[WatermarkItem]:

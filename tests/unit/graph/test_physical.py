@@ -211,6 +211,17 @@ class TestWorkers:
         assert groups == list(range(16))
 
 
+def test_sources_whose_records_may_meet_are_a_group() -> None:
+    names = "a", "b", "c", "d"
+    nodes = [Node(OperatorName(name), source=Nothing()) for name in names]
+    nodes += [Node(MAP, operator=Pass), *(Node(OperatorName(name), sink=Drop()) for name in ("one", "two", "three"))]
+    edges = edge("a", "map", R), edge("c", "map", R), edge("map", "one", F), edge("b", "two", F), edge("d", "three", F)
+    # d is read twice, and once it meets the others.
+    meeting = *edges, edge("d", "map", R)
+    assert plan(Graph("p", tuple(nodes), edges), 2).source_groups == {"a": "a", "b": "b", "c": "a", "d": "d"}
+    assert plan(Graph("p", tuple(nodes), meeting), 2).source_groups == {"a": "a", "b": "b", "c": "a", "d": "a"}
+
+
 class TestAlignedOnly:
     """Forward and broadcast inputs stay aligned, and with them all inputs of the same operator."""
 

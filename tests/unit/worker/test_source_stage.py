@@ -446,4 +446,19 @@ def test_a_split_ahead_waits_for_one_that_has_nothing_until_that_one_is_idle() -
 def test_nobody_waits_for_a_split_that_has_not_begun() -> None:
     reading = timed(Timed({"b": [100, 110, 120, 130], "a": []}, is_bounded=False))
     reading.max_drift_ms = 0
-    assert [advance(reading)[0] for _ in range(2)] == ["b", "b"]
+    assert [advance(reading)[0] for _ in range(3)] == ["b", None, "b"], "it was asked, and has no first record"
+
+
+def test_a_split_that_may_have_a_first_record_is_waited_for_and_one_that_appears_later_is_not() -> None:
+    source = Appearing({"b": [100, 110, 120, 130, 140, 150], "a": []}, is_bounded=False)
+    behind = NumberReader(source, "a", 0)
+    behind.is_caught_up = False
+    source.open = lambda split, offset: behind if split == "a" else NumberReader(source, split, 0)  # type: ignore[method-assign]
+    reading = timed(source)  # type: ignore[arg-type]
+    reading.max_drift_ms = 0
+    assert [advance(reading)[0] for _ in range(3)] == ["b", None, None]
+    behind.is_caught_up = True
+    assert [advance(reading)[0] for _ in range(2)] == [None, "b"]
+    source.contents = {**source.contents, "c": []}
+    reading.discover(source.splits())
+    assert advance(reading)[0] == "b"
