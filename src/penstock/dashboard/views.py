@@ -267,7 +267,7 @@ class FailureView(View, frozen=True, kw_only=True):
     error: str
     """All that is known of it, with the traceback of user code."""
     operator: str | None = None
-    """The chain that failed, by the name of its first operator."""
+    """The operator that failed, or the first one of the chain that did; None if neither is known."""
     subtask: int | None = None
     worker: int | None = None
 

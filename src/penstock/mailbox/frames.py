@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from penstock.ids import ChannelId, CheckpointId, Generation, SubtaskId, WorkerId
+from penstock.ids import ChannelId, CheckpointId, Generation, OperatorName, SubtaskId, WorkerId
 from penstock.mailbox.notes import NO_NOTES, Stack, WorkerNotes
 from penstock.mailbox.recovery_stats import RecoveryStats
 from penstock.metrics.registry import NO_CHANGE, MetricsUpdate
@@ -185,6 +185,10 @@ class FailedFrame:
     """The last steps of the checkpoint protocol in the worker, one a line."""
     signature: str = ""
     """`UserCodeError.signature`."""
+    operator: OperatorName | None = None
+    """The operator that worked when it failed; None if it was the mailbox itself."""
+    index: int | None = None
+    """The number of that operator's subtask."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,30 @@ def _mutant(name: str, file: str, old: str, new: str, why: str, *tests: str) -> 
 
 MUTANTS = (
     _mutant(
+        "A failure names the chain of its subtask",
+        "driver/observation/timeline.py",
+        "        operator = blamed.operator or chain\n",
+        "        operator = chain\n",
+        "The page blames a source for the bug of a function three operators behind it.",
+        _HISTORY,
+    ),
+    _mutant(
+        "A call back is nobody's work",
+        "worker/context.py",
+        "        activity.working = self.operator, self.subtask\n        call()\n",
+        "        call()\n",
+        "A lookup or an async call that fails names no operator, and its log lines have none.",
+        "tests/unit/worker/test_worker.py",
+    ),
+    _mutant(
+        "The size of restored state is not told",
+        "worker/checkpointing/subtask_checkpointer.py",
+        "        self._restored_bytes = state_bytes\n",
+        "",
+        "After each restart the state looks empty until the next checkpoint, which may be minutes.",
+        "tests/unit/worker/test_worker_checkpoints.py",
+    ),
+    _mutant(
         "The watermark of a chain is asked of its first operator",
         "dashboard/graphs.py",
         "    last = chain.nodes[-1].name, index\n",

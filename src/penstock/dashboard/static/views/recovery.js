@@ -108,7 +108,7 @@ function phases(whole) {
 }
 
 function failure({ generation: number, started_at_ms, failure: { summary, error, operator, subtask, worker } }, isOpen) {
-  const where = [operator !== null && `chain ${operator}`, subtask !== null && `subtask ${subtask}`, worker !== null && `worker ${worker}`].filter(Boolean).join(", ");
+  const where = [operator !== null && `operator ${operator}`, subtask !== null && `subtask ${subtask}`, worker !== null && `worker ${worker}`].filter(Boolean).join(", ");
   return h("details", { class: "notice bad", open: isOpen, "data-started": started_at_ms },
     h("summary", null, h("strong", null, "Ended by: "), summary, where && h("span", { class: "quiet" }, ` (${where})`)),
     h("pre", { tabindex: 0, "aria-label": `Error of ${nameOf(number)}` }, error));
