@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,35 @@ def test_the_page_shows_the_pipeline_and_names_its_bottleneck(browser: Browser, 
         assert max(widths) == widths[2] and widths[2] > 1.5 * sorted(widths)[1]
         page.get_by_role("button", name="Rows in", exact=True).click()
         expect(rows.first.locator("th")).to_have_text("2")
+
+
+LOAD = """() => {
+    const all = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
+    const loaded = all.filter((each) => !each.name.endsWith("/events"));
+    const bytes = loaded.reduce((sum, each) => sum + each.transferSize, 0);
+    return { ms: Math.round(performance.now()), requests: loaded.length, bytes };
+}"""
+
+
+def test_the_page_is_loaded_in_one_round_of_requests_and_a_second_time_from_the_browser(
+    browser: Browser, calm: FakeServer, record_property: Callable[[str, object], None]
+) -> None:
+    asked = len(calm.requests)
+    with opened(browser, calm) as page:
+        found = {}
+        for visit in ("first", "again"):
+            expect(page.locator(".card")).to_have_count(5)
+            # How long it takes depends on the machine: it is reported, and not judged.
+            found[visit] = {**page.evaluate(LOAD), "asked": len(calm.requests) - asked}
+            record_property(f"page_load_{visit}", found[visit])
+            print(f"page load, {visit}: {found[visit]}")
+            asked = len(calm.requests)
+            page.reload()
+        requests = [each for each in calm.requests if "/static/" not in each]
+    assert found["first"]["bytes"] < 70_000
+    # The page, its overview, its graph and its events; the icon of a tab is fetched by the browser as it likes.
+    assert found["again"]["asked"] <= 6 and found["again"]["bytes"] < 10_000
+    assert requests.count("GET /api/v1/graph") <= requests.count("GET /")
 
 
 def test_the_keyboard_reaches_every_view_and_everything_in_it_has_a_name_and_can_be_read(

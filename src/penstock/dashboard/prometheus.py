@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from penstock.dashboard.readings import BACK_PRESSURED, BUSY, IDLE
+from penstock.dashboard.sights.readings import BACK_PRESSURED, BUSY, IDLE
 from penstock.dashboard.views import CheckpointCounts, GraphView, Overview, WatermarksView
 from penstock.metrics.instruments import BUCKETS
 from penstock.metrics.metric import Kind, Metric

@@ -16,6 +16,30 @@ def _mutant(name: str, file: str, old: str, new: str, why: str, *tests: str) -> 
 
 MUTANTS = (
     _mutant(
+        "Files of the page are kept by browsers under their names",
+        "dashboard/assets.py",
+        "_FOR_EVER if name != path else {}",
+        "_FOR_EVER",
+        "After an upgrade browsers mix modules of two versions.",
+        "tests/unit/dashboard/test_assets.py",
+    ),
+    _mutant(
+        "The version of the page is that of its names",
+        "dashboard/assets.py",
+        ".encode() + content)",
+        ".encode())",
+        "After an upgrade browsers show the page of the version before.",
+        "tests/unit/dashboard/test_assets.py",
+    ),
+    _mutant(
+        "The page does not list its modules",
+        "dashboard/assets.py",
+        "if name in _modules(names)]",
+        "if name not in names]",
+        "Modules are fetched one level after the other: a page over a slow line takes five round trips.",
+        "tests/unit/dashboard/test_assets.py",
+    ),
+    _mutant(
         "A failure names the chain of its subtask",
         "driver/observation/timeline.py",
         "        operator = blamed.operator or chain\n",
@@ -41,7 +65,7 @@ MUTANTS = (
     ),
     _mutant(
         "The watermark of a chain is asked of its first operator",
-        "dashboard/graphs.py",
+        "dashboard/sights/graphs.py",
         "    last = chain.nodes[-1].name, index\n",
         "    last = chain.name, index\n",
         "A chain with a source has no watermark and no lag.",
@@ -81,7 +105,7 @@ MUTANTS = (
     ),
     _mutant(
         "The clock of windows is shown among the rows of state",
-        "dashboard/states.py",
+        "dashboard/sights/states.py",
         "    return state.endswith(CLOCK_SUFFIX)\n",
         "    return False\n",
         "A row for each key group that is no data of the user's.",
@@ -89,7 +113,7 @@ MUTANTS = (
     ),
     _mutant(
         "Key groups are counted whatever the size of the state",
-        "dashboard/states.py",
+        "dashboard/sights/states.py",
         "if not keyed or sum(state.bytes for state in keyed) > KEY_GROUPS_BYTES_MAX:",
         "if not keyed:",
         "An open page reads gigabytes of state with every checkpoint.",
@@ -137,7 +161,7 @@ MUTANTS = (
     ),
     _mutant(
         "Every request reads all counters again",
-        "dashboard/readings.py",
+        "dashboard/sights/readings.py",
         "if newest is None or now_ms - newest.at_ms >= FRESH_MS:",
         "if True:",
         "Fifty open pages would take fifty times the time of the driver.",
@@ -145,7 +169,7 @@ MUTANTS = (
     ),
     _mutant(
         "Rates count across a restart",
-        "dashboard/readings.py",
+        "dashboard/sights/readings.py",
         "            past.clear()\n",
         "            pass\n",
         "A restart goes back to its checkpoint: the rate behind it would be wrong for seconds.",

@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from penstock import CallableSink, GeneratorSource, Pipeline
 from penstock.dashboard.app import application
 from penstock.dashboard.guard import Guard
-from penstock.dashboard.live import LiveSight
+from penstock.dashboard.sights.live import LiveSight
 from penstock.driver.control import Command
 from penstock.driver.settings import SupervisorSettings
 from penstock.exchange.zmq_transport import RealClock

@@ -11,14 +11,15 @@ from typing import TypeVar
 import pyarrow as pa
 
 from penstock.checkpoints import Checkpoint, CheckpointDirectory
-from penstock.dashboard import readings as names
-from penstock.dashboard import states
-from penstock.dashboard.checkpoint_views import detail_of, ended_view, under_way_view
-from penstock.dashboard.graphs import graph_view, mean, total_rate, vertex_detail
-from penstock.dashboard.latency import Latencies, quantile_ms
-from penstock.dashboard.readings import Reading, Readings
-from penstock.dashboard.series import Series
-from penstock.dashboard.sight import Sight
+from penstock.dashboard.sights import readings as names
+from penstock.dashboard.sights import states
+from penstock.dashboard.sights.checkpoint_views import detail_of, ended_view, under_way_view
+from penstock.dashboard.sights.graphs import graph_view, mean, total_rate, vertex_detail
+from penstock.dashboard.sights.latency import Latencies, quantile_ms
+from penstock.dashboard.sights.readings import Reading, Readings
+from penstock.dashboard.sights.series import Series
+from penstock.dashboard.sights.sight import Sight
+from penstock.dashboard.sights.watermarks import watermarks_view
 from penstock.dashboard.views import (
     CheckpointCounts,
     CheckpointDetail,
@@ -48,7 +49,6 @@ from penstock.dashboard.views import (
     WorkersView,
     WorkerView,
 )
-from penstock.dashboard.watermarks import watermarks_view
 from penstock.driver.attempts.phases import Phase
 from penstock.driver.control import Command
 from penstock.driver.observation.job_metrics import job_samples
