@@ -172,11 +172,11 @@ def main() -> None:
     server = FakeServer(pipeline, port=options.port)
     server.start()
     print(f"{server.address}, token {TOKEN}")
+    happenings = {20: pipeline.kill, 22: pipeline.claim, 24: pipeline.restore, 27: pipeline.recover}
     for second in range(24 * 3600):
         time.sleep(1)
-        for at, happening in ((20, pipeline.kill), (23, pipeline.restore), (26, pipeline.recover)):
-            if second == at:
-                happening()
+        if second in happenings:
+            happenings[second]()
         if second % 10 == 9 and pipeline.phase == "running":
             pipeline.complete_checkpoint()
 

@@ -172,9 +172,16 @@ def test_a_kill_and_the_recovery_are_seen_without_a_reload(browser: Browser) -> 
         expect(page.locator(".notice pre")).to_contain_text('return row["amount"] / row["items"]')
         page.get_by_role("button", name="Show its recovery").click()
         expect(page.locator(".generation")).to_have_count(1)
+        server.pipeline.claim()
+        expect(page.locator(".generation.coming")).to_contain_text("next generation")
+        expect(page.locator(".generation.coming")).not_to_contain_text("checkpoint")
         server.pipeline.restore()
         expect(page.locator("#phase")).to_have_text("restoring 40 %")
-        expect(page.locator(".generation").first).to_contain_text("Not up after 600 ms")
+        expect(page.locator(".generation.coming")).to_contain_text("generation 2")
+        expect(page.locator(".generation.coming .legend li")).to_have_count(2)
+        expect(page.locator(".generation").first).to_contain_text("Not up after")
+        # It counts on without a word from the server, as long as nothing new begins.
+        expect(page.locator(".generation.coming")).to_contain_text(re.compile(r"Not up after [2-9]"))
         server.pipeline.recover()
         expect(page.locator("#phase")).to_have_text("running")
         expect(page.locator(".generation")).to_have_count(2)
@@ -344,8 +351,15 @@ def test_the_flame_graph_tells_own_code_from_the_engine_and_is_walked_by_keys(
         page.get_by_label("for").select_option("10")
         page.get_by_role("button", name="Sample").click()
         expect(page.get_by_text("500 samples in 10 seconds")).to_be_visible()
-        own = page.locator('.frame[aria-label="price_per_item (/home/ada/shop/pipeline.py:41): 230 samples, 46 %"]')
+        # Of the calls within Penstock, which all stacks begin with, the innermost stands for all.
+        own = page.locator('.frame[aria-label^="price_per_item"]')
+        expect(own).to_have_attribute(
+            "aria-label", "price_per_item (/home/ada/penstock/pipeline.py:41): 230 samples, 46 %; 34 % in itself"
+        )
         expect(own.locator("rect")).to_have_class("fill-own")
+        expect(own).to_have_attribute("aria-level", "4")
+        expect(page.locator('.frame[aria-label="operator prices: 230 samples, 46 %"]')).to_be_visible()
+        expect(page.locator('.frame[aria-label^="mailbox (no operator): 120 samples"]')).to_be_visible()
         before = own.locator("rect").bounding_box()
         own.click()
         after = own.locator("rect").bounding_box()
@@ -353,12 +367,24 @@ def test_the_flame_graph_tells_own_code_from_the_engine_and_is_walked_by_keys(
         page.keyboard.press("ArrowDown")
         expect(page.locator(":focus")).to_have_attribute("aria-label", re.compile("^loads "))
         page.keyboard.press("Escape")
-        expect(page.locator(":focus")).to_have_attribute(
-            "aria-label", re.compile("^all: 500 samples, 100 %; the 1 outermost call")
+        expect(page.locator(":focus")).to_have_attribute("aria-label", "all: 500 samples, 100 %")
+
+        functions = page.get_by_role("region", name="Functions by samples").locator("tbody tr:not(.spacer)")
+        expect(functions.first).to_contain_text("your code")
+        page.get_by_label("Find").fill("JSON/decoder")
+        expect(page.get_by_text("12 % of the samples")).to_be_visible()
+        expect(page.locator(".frame.found")).to_have_count(1)
+        expect(functions).to_have_count(1)
+        page.get_by_label("Find").fill("")
+        expect(page.locator(".frame.faded")).to_have_count(0)
+
+        frames = page.locator(".frame").count()
+        page.get_by_label("Fold calls within Penstock").press("Space")
+        expect(page.locator('.frame[aria-label^="process "]').first).to_be_visible()
+        assert page.locator(".frame").count() > frames
+        expect(page.locator('.frame[aria-label^="all: "]')).to_have_attribute(
+            "aria-label", "all: 500 samples, 100 %; the 1 outermost call, the same in all of them, left out"
         )
-        expect(
-            page.get_by_role("region", name="Functions by samples").locator("tbody tr:not(.spacer)").first
-        ).to_contain_text("your code")
 
 
 def test_a_phone_shows_every_view_without_scrolling_sideways(browser: Browser, calm: FakeServer) -> None:

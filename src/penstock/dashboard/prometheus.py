@@ -162,6 +162,8 @@ _OPERATOR = {
     "current_input_watermark": "currentInputWatermark",
     "current_output_watermark": "currentOutputWatermark",
     "num_late_records_dropped": "numLateRecordsDropped",
+    "source_backlog_rows": "pendingRecords",
+    "source_backlog_bytes": "pendingBytes",
 }
 _FACTORS = {"checkpointAlignmentTime": 1_000_000, "checkpointStartDelayNanos": 1_000_000}
 """Flink has both in nanoseconds."""

@@ -6,6 +6,8 @@ names are a contract: fields may be added, and none may change its meaning.
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import msgspec
 
 
@@ -332,13 +334,20 @@ class WorkersView(View, frozen=True, kw_only=True):
     workers: tuple[WorkerView, ...]
 
 
+Owner: TypeAlias = Literal["user", "library", "penstock"]
+
+
 class CodeLine(View, frozen=True, kw_only=True):
     function: str
     file: str
     line: int
+    owner: Owner
+    """Whose code it is, as the worker knows it by its paths."""
 
 
 class StackView(View, frozen=True, kw_only=True):
+    operator: str | None = None
+    """The operator that worked; None if it was the mailbox itself."""
     frames: tuple[CodeLine, ...]
     """From the outermost call to the innermost."""
     samples: int

@@ -16,6 +16,14 @@ def _mutant(name: str, file: str, old: str, new: str, why: str, *tests: str) -> 
 
 MUTANTS = (
     _mutant(
+        "A profile does not say which operator worked",
+        "worker/host.py",
+        "found = None if working is None else str(working[0]), calls",
+        "found = None, calls",
+        "A chain of ten operators is one block of frames in the flame graph.",
+        _HOST,
+    ),
+    _mutant(
         "Files of the page are kept by browsers under their names",
         "dashboard/assets.py",
         "_FOR_EVER if name != path else {}",

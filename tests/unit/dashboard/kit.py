@@ -134,7 +134,8 @@ class Running:
 
     def _profile(self, worker: WorkerId, seconds: float) -> Future[ProfiledFrame]:
         answer: Future[ProfiledFrame] = Future()
-        answer.set_result(ProfiledFrame(self.local.generation, worker, 1, 3, seconds, (Stack((("f", "a.py", 1),), 3),)))
+        stack = Stack((("f", "a.py", 1, 0),), 3, "sums")
+        answer.set_result(ProfiledFrame(self.local.generation, worker, 1, 3, seconds, (stack,)))
         return answer
 
     def start(self) -> Running:

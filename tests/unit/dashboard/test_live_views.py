@@ -136,12 +136,17 @@ def test_history_has_every_series_and_no_more_than_was_asked_for(live: Live) -> 
     assert found.series["rows_in_per_second"][-1][1] > 0 and found.series["state_bytes"]
 
 
+STACK = views.StackView(
+    operator="sums", frames=(views.CodeLine(function="f", file="a.py", line=1, owner="user"),), samples=3
+)
+
+
 def test_configuration_and_workers_are_told(live: Live) -> None:
     found = get(live, "configuration", views.ConfigurationView)
     assert found.settings == {"checkpoint_interval": "50 ms"} and "sums" in found.plan
     assert get(live, "workers", views.WorkersView).workers == ()
     profile = live[2].post("/api/v1/workers/0/profile", json={"seconds": 0.5})
-    assert msgspec.json.decode(profile.content, type=views.ProfileView).stacks[0].frames[0].function == "f"
+    assert msgspec.json.decode(profile.content, type=views.ProfileView).stacks == (STACK,)
 
 
 @pytest.mark.parametrize(

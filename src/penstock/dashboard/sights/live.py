@@ -35,6 +35,7 @@ from penstock.dashboard.views import (
     LogLineView,
     LogsView,
     Overview,
+    Owner,
     PhaseDuration,
     ProfileView,
     RecoveriesView,
@@ -66,6 +67,8 @@ from penstock.version import __version__
 T = TypeVar("T")
 
 _WARNINGS_SHOWN = 20
+OWNERS: tuple[Owner, ...] = ("user", "library", "penstock")
+"""By `user_code.strangeness`."""
 _PROFILE_GRACE_S = 10.0
 """A worker whose mailbox is in a long call hears of a profile only after it."""
 
@@ -289,7 +292,11 @@ class LiveSight(Sight):
             ) from None
         stacks = tuple(
             StackView(
-                frames=tuple(CodeLine(function=name, file=file, line=line) for name, file, line in stack.calls),
+                operator=stack.operator,
+                frames=tuple(
+                    CodeLine(function=name, file=file, line=line, owner=OWNERS[whose])
+                    for name, file, line, whose in stack.calls
+                ),
                 samples=stack.samples,
             )
             for stack in found.stacks

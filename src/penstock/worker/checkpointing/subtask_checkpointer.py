@@ -87,7 +87,7 @@ class SubtaskCheckpointer:
     # --- what the subtask reports ---
 
     def on_restored(self, state_bytes: int) -> None:
-        """The state is in place; so much of it was in the checkpoint, encoded."""
+        """The state is in place. `state_bytes` is its size in the checkpoint, encoded; 0 without one."""
         self._restored_bytes = state_bytes
         self._feed(alignment.SubtaskRestored())
 
