@@ -287,7 +287,7 @@ async def _seconds(request: Request) -> float:
     try:
         asked = msgspec.json.decode(body, type=_ProfileOrder) if body.strip() else _ProfileOrder()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(400, f"the body cannot be understood: {error}", cure) from error
+        raise Refused(400, f"the body cannot be parsed: {error}", cure) from error
     if not 0 < asked.seconds <= openapi.PROFILE_SECONDS_MAX:
         raise Refused(400, f"seconds is {asked.seconds}", cure)
     return asked.seconds

@@ -102,7 +102,7 @@ class Server:
             except Exception as error:
                 if not has_failed:
                     has_failed = True
-                    _log.warning("figures over time could not be taken: %r", error)
+                    _log.warning("the history of figures could not be updated: %r", error)
 
     def wait(self) -> None:
         """Wait until it is closed."""
