@@ -147,6 +147,34 @@ def test_the_keyboard_reaches_every_view_and_everything_in_it_has_a_name_and_can
         expect(page.get_by_role("tab", name="Configuration")).to_have_attribute("aria-selected", "true")
 
 
+CONTROLS = """() => {
+    const all = "a[href], button, input, select, summary, [tabindex='0'], [role='treeitem'][tabindex='0']";
+    const shown = (each) => each.checkVisibility({ visibilityProperty: true }) && !each.disabled && each.tabIndex >= 0;
+    const found = [...document.querySelectorAll(all)].filter(shown);
+    found.forEach((each, number) => (each.dataset.walked = String(number)));
+    return found.map((each) => each.ariaLabel || each.textContent.trim().slice(0, 40) || each.id || each.tagName);
+}"""
+
+
+def test_the_tab_key_reaches_every_control_of_every_view_and_is_caught_by_none(
+    browser: Browser, calm: FakeServer
+) -> None:
+    for view in VIEWS:
+        # Each in a page that nobody has clicked in: the first press of the key begins at the top.
+        with opened(browser, calm, f"#/{view.lower()}") as page:
+            expect(page.get_by_role("tabpanel", name=view)).to_be_visible()
+            _open_details(page, view)
+            controls = page.evaluate(CONTROLS)
+            page.locator(".skip").focus()
+            reached = set()
+            # A field for a time takes one press for each of its parts.
+            for _ in range(len(controls) + 12):
+                reached.add(page.evaluate("document.activeElement.dataset.walked ?? null"))
+                page.keyboard.press("Tab")
+            missed = [f"{name!r}" for number, name in enumerate(controls) if str(number) not in reached]
+            assert controls and missed == [], f"{view}: the tab key does not reach {missed}"
+
+
 def _open_details(page: Page, view: str) -> None:
     """Opens the part of a view that only shows on demand, by the keyboard where it has a button."""
     if view in ("Checkpoints", "Watermarks", "State"):
