@@ -359,6 +359,24 @@ def test_a_graph_without_figures_claims_nothing(browser: Browser) -> None:
         expect(page.locator(".verdict")).to_have_text("No worker has reported yet: there are no figures.")
 
 
+class Timeless(FakePipeline):
+    """A pipeline without event time."""
+
+    def watermarks(self) -> Any:
+        unknown = {"watermark_ms": None, "lag_ms": None, "held_by": None, "subtasks": [], "splits": []}
+        return {"operators": [{**each, **unknown} for each in FakePipeline.watermarks(self)["operators"]]}
+
+
+def test_a_pipeline_without_event_time_is_told_so(browser: Browser, calm: FakeServer) -> None:
+    told = "No operator has a watermark: the pipeline has no event time"
+    with serving(Timeless()) as server, opened(browser, server, "#/watermarks") as page:
+        expect(page.locator(".verdict")).to_contain_text(told)
+        expect(page.locator(".verdict")).to_be_visible()
+    with opened(browser, calm, "#/watermarks") as page:
+        expect(page.get_by_role("button", name="totals", exact=True)).to_be_visible()
+        expect(page.locator(".verdict")).to_be_hidden()
+
+
 def test_a_window_that_is_not_emitted_says_who_holds_it_back(browser: Browser, calm: FakeServer) -> None:
     with opened(browser, calm, "#/watermarks") as page:
         expect(page.locator(".answers li").first).to_have_text(

@@ -14,6 +14,13 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
 
 MUTANTS = (
     _mutant(
+        "A pipeline without event time is not told so",
+        "views/watermarks.js",
+        "this.missing.hidden = operators.some((each) => each.watermark_ms !== null);",
+        "this.missing.hidden = true;",
+        "The view of watermarks has dashes alone, and nothing says why.",
+    ),
+    _mutant(
         "A recovery stands still in the page until its next phase",
         "views/recovery.js",
         "    this.#countOn(this.newest[0]);\n",
