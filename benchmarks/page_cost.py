@@ -22,8 +22,8 @@ from benchmarks.session import bench
 from benchmarks.work import records
 from penstock import CallableSink, GeneratorSource, Pipeline
 from penstock.dashboard.guard import Guard
-from penstock.dashboard.live import LiveSight
 from penstock.dashboard.server import Server
+from penstock.dashboard.sights.live import LiveSight
 from penstock.spark.job import Job
 
 PAGES = 50

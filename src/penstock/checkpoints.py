@@ -137,7 +137,7 @@ def open(
     if not is_owned and not any(paths.kind_of(path) in known for path in store.list(paths.CHECKPOINTS)):
         raise OptionError(
             f"{os.fspath(directory)} is not a checkpoint directory: there is no checkpoint in it, and no pipeline runs "
-            f"on it. Name what was given to --checkpoints, or to savepoint --to."
+            f"on it. Name the directory that was given to --checkpoints, or to savepoint --to."
         )
     return CheckpointDirectory(store, os.fspath(directory))
 
@@ -170,7 +170,7 @@ class CheckpointDirectory:
                 f"there is no checkpoint in {self.place} yet: `penstock status {self.place}` says whether it runs"
             )
         if wanted:
-            raise OptionError(f"checkpoint {checkpoint} never completed: only the mark is there that its id is used up")
+            raise OptionError(f"checkpoint {checkpoint} never completed: only the reservation of its id exists")
         known = ", ".join(str(info.id) for info in self.list()) or "none"
         raise OptionError(f"there is no checkpoint {checkpoint}: there are {known}")
 

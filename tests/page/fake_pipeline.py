@@ -18,7 +18,7 @@ TOKEN = "the-token"
 HOSTILE = '<script>window.hacked = true</script><img src=x onerror="window.hacked = true">'
 TRACEBACK = """UserCodeFailed: operator 'totals', subtask 1 on worker 1: ZeroDivisionError: division by zero
 Traceback (most recent call last):
-  File "/home/ada/shop/pipeline.py", line 41, in price_per_item
+  File "/home/ada/penstock/pipeline.py", line 41, in price_per_item
     return row["amount"] / row["items"]
            ~~~~~~~~~~~~~~^~~~~~~~~~~~~~
 ZeroDivisionError: division by zero
@@ -57,7 +57,7 @@ class FakePipeline:
     generations: list[Json] = field(default_factory=list)
     history: list[Json] = field(default_factory=list)
     busy_window: float = 0.93
-    _phases: list[Json] = field(default_factory=list)
+    _coming: Json = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.generations = [_generation(1, self.started_ms, None)]
@@ -84,18 +84,23 @@ class FakePipeline:
             "worker": 1,
         }
 
-    def restore(self) -> None:
-        """The next generation has begun, and is not up yet."""
-        self.phase, self.phase_text = "restoring", "restoring 40 %"
+    def claim(self) -> None:
+        """The next attempt has begun, and has not taken over the directory."""
+        self.phase = self.phase_text = "claiming"
         restored = max(each["id"] for each in self.history if each["status"] == "completed")
-        self.generations.append(_generation(len(self.generations) + 1, self.now_ms(), restored))
-        self._phases = self.generations[-1]["phases"]
-        self.generations[-1]["phases"] = self._phases[:2]
+        self._coming = _generation(len(self.generations) + 1, self.now_ms(), restored)
+        unknown = {"generation": None, "restored_checkpoint": None, "phases": self._coming["phases"][:1]}
+        self.generations.append({**self._coming, **unknown})
+
+    def restore(self) -> None:
+        """It is the next generation, and is not up yet."""
+        self.phase, self.phase_text = "restoring", "restoring 40 %"
+        self.generations[-1] = {**self._coming, "phases": self._coming["phases"][:2]}
 
     def recover(self) -> None:
         """New workers have restored the last checkpoint and run."""
         self.phase = self.phase_text = "running"
-        self.generations[-1]["phases"] = self._phases
+        self.generations[-1] = self._coming
 
     def complete_checkpoint(self) -> Json:
         made = self._checkpoint(self.history[-1]["id"] + 1, self.now_ms())
@@ -319,7 +324,7 @@ class FakePipeline:
         engine = "/usr/lib/python3.11/site-packages/penstock/"
         loop = [("run", f"{engine}worker/loop.py", 88), ("turn", f"{engine}worker/loop.py", 131)]
         work = [*loop, ("process", f"{engine}worker/subtask.py", 240)]
-        own = ("price_per_item" + (HOSTILE if self.is_hostile else ""), "/home/ada/shop/pipeline.py", 41)
+        own = ("price_per_item" + (HOSTILE if self.is_hostile else ""), "/home/ada/penstock/pipeline.py", 41)
         found = [
             (
                 [
@@ -351,9 +356,10 @@ class FakePipeline:
             ),
             ([*loop, ("sleep", f"{engine}mailbox/timers.py", 31)], 80),
         ]
+        operators = ("totals", "prices", "prices", None, None)
         stacks = [
-            {"frames": [{"function": f, "file": file, "line": line} for f, file, line in frames], "samples": samples}
-            for frames, samples in found
+            {"operator": operator, "frames": [_frame(*call) for call in calls], "samples": samples}
+            for operator, (calls, samples) in zip(operators, found, strict=True)
         ]
         return {"samples": 500, "seconds": seconds, "stacks": stacks}
 
@@ -513,3 +519,9 @@ def _generation(number: int, started: int, restored: int | None) -> Json:
         "phases": phases,
         "failure": None,
     }
+
+
+def _frame(function: str, file: str, line: int) -> Json:
+    # As a worker knows it: the directory of Penstock itself, and not any that has its name.
+    owner = "penstock" if "site-packages/penstock/" in file else "library" if "/lib/python" in file else "user"
+    return {"function": function, "file": file, "line": line, "owner": owner}

@@ -14,20 +14,17 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
 
-import penstock
+from penstock.dashboard.assets import Assets
 from tests.page.fake_pipeline import TOKEN, FakePipeline, Json
 
-STATIC = Path(penstock.__file__).parent / "dashboard" / "static"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -66,9 +63,10 @@ class FakeServer:
         self._thread.join(timeout=30)
 
     def _application(self) -> Starlette:
-        pipeline = self.pipeline
+        pipeline, assets = self.pipeline, Assets()
         routes = [
-            Route("/", lambda request: FileResponse(STATIC / "index.html")),
+            Route("/", assets.page),
+            Route("/static/{path:path}", assets.file),
             _get("overview", lambda request: pipeline.overview(is_allowed=_has_token(request))),
             _get("graph", lambda request: pipeline.graph()),
             _get("vertices/{id}", lambda request: pipeline.vertex(request.path_params["id"])),
@@ -89,7 +87,6 @@ class FakeServer:
             Route("/api/v1/workers/{index:int}/profile", self._profile, methods=["POST"]),
             *(Route(f"/api/v1/{order}", self._order, methods=["POST"]) for order in ("savepoints", "stop", "drain")),
             Route("/api/v1/events", self._events),
-            Mount("/static", StaticFiles(directory=STATIC)),
         ]
         application = Starlette(routes=routes)
         application.add_middleware(BaseHTTPMiddleware, dispatch=self._dispatch)
@@ -99,7 +96,7 @@ class FakeServer:
         self.requests.append(f"{request.method} {request.url.path}")
         response = await call_next(request)
         response.headers["Content-Security-Policy"] = POLICY
-        response.headers["Cache-Control"] = "no-cache"
+        response.headers.setdefault("Cache-Control", "no-store")
         return response
 
     async def _order(self, request: Request) -> Response:
@@ -175,11 +172,11 @@ def main() -> None:
     server = FakeServer(pipeline, port=options.port)
     server.start()
     print(f"{server.address}, token {TOKEN}")
+    happenings = {20: pipeline.kill, 22: pipeline.claim, 24: pipeline.restore, 27: pipeline.recover}
     for second in range(24 * 3600):
         time.sleep(1)
-        for at, happening in ((20, pipeline.kill), (23, pipeline.restore), (26, pipeline.recover)):
-            if second == at:
-                happening()
+        if second in happenings:
+            happenings[second]()
         if second % 10 == 9 and pipeline.phase == "running":
             pipeline.complete_checkpoint()
 

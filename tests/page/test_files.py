@@ -22,8 +22,8 @@ PAIRS = [(text, ground) for text in TEXTS for ground in GROUNDS] + [
     *(
         (text, tint)
         for text in ("ink", "muted")
-        for tint in ("bad-tint", "warn-tint", "good-tint", "own", "engine", "library")
-        if (text, tint) not in {("muted", each) for each in ("own", "engine", "library")}
+        for tint in ("bad-tint", "warn-tint", "good-tint", "own", "engine", "library", "operator")
+        if (text, tint) not in {("muted", each) for each in ("own", "engine", "library", "operator")}
     ),
     ("bad", "bad-tint"),
     ("warn", "warn-tint"),

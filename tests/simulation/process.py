@@ -65,7 +65,7 @@ class Process:
         return 1_800_000_000_000 + self.elapsed_us // 1000
 
     def spend(self, us: int) -> None:
-        """Let the code that runs now take so long. A thread gives signs of life meanwhile."""
+        """Let the running code take this long. Meanwhile there are signs of life, as from a separate thread."""
         until_us = self._spent_us + us
         while until_us - self._spent_us > self.beat_us:
             self._spent_us += self.beat_us

@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import CallableSink, GeneratorSource, Pipeline, checkpoints
-from penstock.dashboard.stored import StoredSight
+from penstock.dashboard.sights.stored import StoredSight
 from penstock.dashboard.tokens import FILE
 from penstock.storage.lease import owner_of
 

@@ -92,7 +92,7 @@ def _import(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise _wrong(
-                f"there is no module {name!r}, neither in {os.getcwd()} nor among what is installed. "
+                f"there is no module {name!r}, neither in {os.getcwd()} nor among the installed packages. "
                 f"For a file write its path: path/to/file.py:pipeline"
             ) from error
         raise _raised(

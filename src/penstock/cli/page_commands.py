@@ -26,7 +26,7 @@ from penstock.cli.failures import reported
 from penstock.cli.progress.stats import shown_bytes, shown_count, shown_seconds
 from penstock.dashboard.guard import Guard
 from penstock.dashboard.server import HOST_DEFAULT, PORT_DEFAULT, Server, missing_packages
-from penstock.dashboard.stored import StoredSight
+from penstock.dashboard.sights.stored import StoredSight
 from penstock.dashboard.tokens import token_of
 from penstock.dashboard.views import GraphView, LogLineView, LogsView, Overview
 from penstock.errors import PenstockError

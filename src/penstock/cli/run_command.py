@@ -86,7 +86,7 @@ def run(
     page = port_of(ui_port, "--ui-port")
     if remote is not None and master is not None:
         raise typer.BadParameter(
-            "it names a server, whose master is settled: leave --master out", param_hint="--remote"
+            "it names a server, which has its own master: leave --master out", param_hint="--remote"
         )
     with reported(verbose=verbose):
         loaded = load(target)

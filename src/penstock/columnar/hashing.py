@@ -52,7 +52,7 @@ def hash_rows(batch: pa.RecordBatch, columns: Sequence[str]) -> Words:
         position = batch.schema.get_field_index(name)
         if position < 0:
             known = ", ".join(batch.schema.names)
-            raise DataError(f"the key column {name!r} is not, or not just once, among the columns: {known}")
+            raise DataError(f"key column {name!r} not found, or ambiguous; the columns are {known}")
         try:
             column = hash_array(batch.column(position))
         except DataError as error:

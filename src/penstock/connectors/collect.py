@@ -73,8 +73,8 @@ class CollectSink(Sink):
             return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
         except pa.ArrowException as error:
             raise DataError(
-                f"what was collected is no one table: the schema changed on the way ({error}). Cast to one type in "
-                f"front of the sink, or take rows() or batches()"
+                f"the collected output is not a single table, because its schema changed ({error}). Cast to one type "
+                "in front of the sink, or use rows() or batches()"
             ) from error
 
     def rows(self) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
@@ -19,24 +18,23 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.dashboard import openapi
+from penstock.dashboard.assets import Assets
 from penstock.dashboard.events import Events
 from penstock.dashboard.guard import Guard
 from penstock.dashboard.openapi import PREFIX, Number
 from penstock.dashboard.prometheus import MetricsNames, families
-from penstock.dashboard.sight import Sight
+from penstock.dashboard.sights.sight import Sight
 from penstock.dashboard.views import ErrorView, OrderView, View
 from penstock.driver.control import Command
 from penstock.errors import OptionError, PenstockError, StorageError
 
 _log = logging.getLogger("penstock")
 
-STATIC = Path(__file__).parent / "static"
 BODY_BYTES_MAX = 65_536
 
 _HEADERS = {
@@ -49,10 +47,6 @@ _HEADERS = {
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
 }
-
-_NO_PAGE = (
-    '<!doctype html><title>Penstock</title><p>There is REST alone: <a href="api/v1/openapi.json">openapi.json</a>'
-)
 
 Endpoint: TypeAlias = Callable[[Request], Response | Awaitable[Response]]
 
@@ -69,8 +63,10 @@ class Refused(Exception):
 def application(sight: Sight, guard: Guard, names: MetricsNames = "penstock") -> Starlette:
     """The application for one pipeline. Its `state.events` are to be closed with the server."""
     rest = _Rest(sight, guard, names)
+    assets = Assets()
     routes: list[BaseRoute] = [
-        Route("/", rest.page),
+        Route("/", assets.page),
+        Route("/static/{path:path}", assets.file),
         Route("/metrics", rest.prometheus),
         Route(f"{PREFIX}/openapi.json", rest.openapi),
         Route(f"{PREFIX}/events", rest.stream),
@@ -93,8 +89,6 @@ def application(sight: Sight, guard: Guard, names: MetricsNames = "penstock") ->
         Route(f"{PREFIX}/stop", rest.ordering(Command.STOP), methods=["POST"]),
         Route(f"{PREFIX}/drain", rest.ordering(Command.DRAIN), methods=["POST"]),
     ]
-    if STATIC.is_dir():
-        routes.append(Mount("/static", StaticFiles(directory=STATIC)))
     app = Starlette(
         routes=routes,
         exception_handlers={
@@ -145,13 +139,7 @@ class _Rest:
         self.events = Events(sight)
         self._reading_state = threading.Lock()
 
-    # --- pages ---
-
-    def page(self, request: Request) -> Response:
-        index = STATIC / "index.html"
-        if index.exists():
-            return FileResponse(index)
-        return Response(_NO_PAGE, media_type="text/html")
+    # --- descriptions and metrics ---
 
     def openapi(self, request: Request) -> Response:
         return _bytes(msgspec.json.encode(openapi.document()))
@@ -299,7 +287,7 @@ async def _seconds(request: Request) -> float:
     try:
         asked = msgspec.json.decode(body, type=_ProfileOrder) if body.strip() else _ProfileOrder()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(400, f"the body cannot be understood: {error}", cure) from error
+        raise Refused(400, f"the body cannot be parsed: {error}", cure) from error
     if not 0 < asked.seconds <= openapi.PROFILE_SECONDS_MAX:
         raise Refused(400, f"seconds is {asked.seconds}", cure)
     return asked.seconds

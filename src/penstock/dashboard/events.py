@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from penstock.dashboard.sight import Sight
-from penstock.dashboard.views import CheckpointView, View
+from penstock.dashboard.sights.sight import Sight
+from penstock.dashboard.views import CheckpointView, GraphView, View
 
 PERIOD_S = 1.0
 WAITING_MAX = 16
@@ -46,6 +46,7 @@ class Events:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told_checkpoints: dict[int, CheckpointView] = {}
         self._told_recovery: tuple[object, ...] | None = None
+        self._graph: tuple[GraphView | None, bytes] = None, b""
         self.rounds = 0
         """Number of times that events were made, whatever the number of clients."""
 
@@ -98,7 +99,11 @@ class Events:
 
     def _state_of_things(self, orders_allowed: bool) -> list[bytes]:
         overview = msgspec.structs.replace(self._sight.overview(), orders_allowed=orders_allowed)
-        return [_event("overview", overview), _event("graph", self._sight.graph())]
+        graph = self._sight.graph()
+        if graph is not self._graph[0]:
+            # It is by far the largest event, and the same for those who may give orders and those who may not.
+            self._graph = graph, _event("graph", graph)
+        return [_event("overview", overview), self._graph[1]]
 
     def _changed(self) -> list[bytes]:
         newest = self._sight.checkpoints(_CHECKPOINTS_LOOKED_AT, None).history

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from penstock.dashboard.readings import BACK_PRESSURED, BUSY, IDLE
+from penstock.dashboard.sights.readings import BACK_PRESSURED, BUSY, IDLE
 from penstock.dashboard.views import CheckpointCounts, GraphView, Overview, WatermarksView
 from penstock.metrics.instruments import BUCKETS
 from penstock.metrics.metric import Kind, Metric
@@ -162,6 +162,8 @@ _OPERATOR = {
     "current_input_watermark": "currentInputWatermark",
     "current_output_watermark": "currentOutputWatermark",
     "num_late_records_dropped": "numLateRecordsDropped",
+    "source_backlog_rows": "pendingRecords",
+    "source_backlog_bytes": "pendingBytes",
 }
 _FACTORS = {"checkpointAlignmentTime": 1_000_000, "checkpointStartDelayNanos": 1_000_000}
 """Flink has both in nanoseconds."""

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.dashboard.guard import Guard
-from penstock.dashboard.last_words import leave
-from penstock.dashboard.live import LiveSight
 from penstock.dashboard.prometheus import MetricsNames
-from penstock.dashboard.series import STEP_MS
-from penstock.dashboard.sight import Sight
+from penstock.dashboard.sights.last_words import leave
+from penstock.dashboard.sights.live import LiveSight
+from penstock.dashboard.sights.series import STEP_MS
+from penstock.dashboard.sights.sight import Sight
 from penstock.dashboard.tokens import token_of
 from penstock.errors import OptionError
 
@@ -54,6 +54,7 @@ class Server:
         import uvicorn
 
         from penstock.dashboard.app import application
+        from penstock.dashboard.quiet_server import QuietServer
 
         self._sight = sight
         self._step_s = step_s
@@ -72,7 +73,7 @@ class Server:
             timeout_keep_alive=30,
             limit_concurrency=512,
         )
-        self._server = uvicorn.Server(config)
+        self._server = QuietServer(config)
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-page", daemon=True)
         self._sampler = threading.Thread(target=self._sample, name="penstock-page-history", daemon=True)
@@ -101,7 +102,7 @@ class Server:
             except Exception as error:
                 if not has_failed:
                     has_failed = True
-                    _log.warning("figures over time could not be taken: %r", error)
+                    _log.warning("the history of figures could not be updated: %r", error)
 
     def wait(self) -> None:
         """Wait until it is closed."""
@@ -113,7 +114,7 @@ class Server:
         """End it; open pages are let go."""
         self._is_over.set()
         self._app.state.events.close_soon()
-        self._server.should_exit = True
+        self._server.end_soon()
         self._thread.join(_CLOSE_S)
 
 

@@ -6,6 +6,8 @@ names are a contract: fields may be added, and none may change its meaning.
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import msgspec
 
 
@@ -267,7 +269,7 @@ class FailureView(View, frozen=True, kw_only=True):
     error: str
     """All that is known of it, with the traceback of user code."""
     operator: str | None = None
-    """The chain that failed, by the name of its first operator."""
+    """The operator that failed, or the first one of the chain that did; None if neither is known."""
     subtask: int | None = None
     worker: int | None = None
 
@@ -332,13 +334,20 @@ class WorkersView(View, frozen=True, kw_only=True):
     workers: tuple[WorkerView, ...]
 
 
+Owner: TypeAlias = Literal["user", "library", "penstock"]
+
+
 class CodeLine(View, frozen=True, kw_only=True):
     function: str
     file: str
     line: int
+    owner: Owner
+    """Whose code it is, as the worker knows it by its paths."""
 
 
 class StackView(View, frozen=True, kw_only=True):
+    operator: str | None = None
+    """The operator that worked; None if it was the mailbox itself."""
     frames: tuple[CodeLine, ...]
     """From the outermost call to the innermost."""
     samples: int

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 
 from penstock.errors import DataError, JobFailed, PenstockError, ProtocolViolation, UserCodeError, error_class
-from penstock.ids import Generation, SubtaskId, WorkerId
+from penstock.ids import Generation, OperatorName, SubtaskId, WorkerId
 from penstock.mailbox.frames import FailedFrame
 from penstock.mailbox.journal import told
 from penstock.user_code import with_cells
 
 
 def failed_frame(
-    generation: Generation, worker: WorkerId, error: Exception, subtask: SubtaskId | None, story: str = ""
+    generation: Generation,
+    worker: WorkerId,
+    error: Exception,
+    subtask: SubtaskId | None,
+    *,
+    story: str = "",
+    working: tuple[OperatorName, int] | None = None,
 ) -> FailedFrame:
-    if isinstance(error, UserCodeError):
-        text, raised = str(error), (error.traceback, error.may_pass)
-        return FailedFrame(generation, worker, text, subtask, "UserCodeError", *raised, story, error.signature)
+    """The report of a failure. `working` is the operator that was called, and the number of its subtask."""
     if isinstance(error, PenstockError):
-        return FailedFrame(generation, worker, str(error), subtask, type(error).__name__, story=story)
-    # A bug of ours: everything that is known.
-    return FailedFrame(generation, worker, "".join(traceback.format_exception(error)), subtask, story=story)
+        text, kind = str(error), type(error).__name__
+    else:
+        # A bug of ours: everything that is known.
+        text, kind = "".join(traceback.format_exception(error)), ""
+    operator, index = working or (None, None)
+    frame = FailedFrame(generation, worker, text, subtask, kind, story=story, operator=operator, index=index)
+    if isinstance(error, UserCodeError):
+        return replace(
+            frame,
+            kind="UserCodeError",
+            traceback=error.traceback,
+            may_pass=error.may_pass,
+            signature=error.signature,
+        )
+    return frame
 
 
 def error_of(frame: FailedFrame) -> PenstockError:

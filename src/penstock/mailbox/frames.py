@@ -185,6 +185,10 @@ class FailedFrame:
     """The last steps of the checkpoint protocol in the worker, one a line."""
     signature: str = ""
     """`UserCodeError.signature`."""
+    operator: OperatorName | None = None
+    """The operator that worked when it failed; None if it was the mailbox itself."""
+    index: int | None = None
+    """The number of that operator's subtask."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,8 @@ NO_NOTES = WorkerNotes()
 class Stack:
     """A stack of calls, from the outermost to the innermost, and how often it was met."""
 
-    calls: tuple[tuple[str, str, int], ...]
-    """Function, file, line."""
+    calls: tuple[tuple[str, str, int, int], ...]
+    """Function, file, line, and whose code it is, as in `user_code.strangeness`."""
     samples: int
+    operator: str | None = None
+    """The operator that worked; None if it was the mailbox itself."""

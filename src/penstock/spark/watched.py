@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from penstock.driver.control import Command
@@ -76,7 +77,7 @@ class Inside:
             clock=self.clock,
             checkpoint_interval_ms=settings.supervisor().policy.interval_ms,
             channel_bytes_max=settings.worker().credit_limit_bytes,
-            settings={each.name: str(getattr(settings, each.name)) for each in dataclasses.fields(settings)},
+            settings=shown_settings(settings),
             order=self.order,
             profile=self.profile,
             spark_app_id=None if context is None else context.applicationId,
@@ -109,3 +110,18 @@ class Inside:
             coordinator.generation,
             lambda to, frame: self.mail.post(lambda: self.worker_group.send(to, frame)),
         )
+
+
+def shown_settings(settings: Settings) -> dict[str, str]:
+    """All settings as texts; a number is shown with the unit that it stands for."""
+    units = {"Duration": "s", "Size": "bytes"}
+    shown = {}
+    for each in dataclasses.fields(settings):
+        value = getattr(settings, each.name)
+        if isinstance(value, timedelta):
+            value = value.total_seconds()
+        unit = next((unit for kind, unit in units.items() if kind in str(each.type)), None)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        shown[each.name] = f"{text} {unit}" if is_number and unit else text
+    return shown

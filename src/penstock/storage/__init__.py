@@ -81,7 +81,7 @@ def _options_of(url: str) -> tuple[str, bool]:
     if options:
         raise OptionError(
             f"unknown option {next(iter(options))!r} at the end of the checkpoint URL; there is only single_driver. "
-            "What fsspec is to be told goes into storage_options."
+            "Options of fsspec belong in storage_options."
         )
     if single_driver.lower() not in _TRUTH:
         raise OptionError(f"single_driver must be 1 or 0, not {single_driver!r}")

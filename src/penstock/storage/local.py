@@ -184,7 +184,7 @@ class LocalStore:
                 if error.errno not in GONE:
                     raise
                 self._directories.forget(above)
-        raise StorageError(f"cannot write to {above!r}: somebody removes the directory again and again.")
+        raise StorageError(f"cannot write to {above!r}: another process keeps removing the directory.")
 
     @contextlib.contextmanager
     def _giving_up(self, directory: OpenDirectory, temporary: str) -> Iterator[None]:

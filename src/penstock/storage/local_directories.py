@@ -189,7 +189,7 @@ class OpenDirectories:
                 real = os.path.realpath(self.full(path))
                 raise StorageError(
                     f"refused path {path!r}: a symbolic link leads out of {self._root!r}, or could, to {real!r}. "
-                    "Below the root none is followed: put what it leads to in its place."
+                    "Links below the root are not followed: replace it with its target."
                 )
 
     def _kept_at(self, path: str) -> OpenDirectory | None:

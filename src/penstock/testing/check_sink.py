@@ -95,7 +95,7 @@ class _Trials:
         if not isinstance(self._sink.committer(), Committer):
             raise broken(
                 self._sink,
-                "it has no committer, so that its output is at least once and this check cannot hold",
+                "it has no committer, so its output is at least once, and this check cannot hold",
                 f"committer() returned {self._sink.committer()!r}",
                 "Return a Committer, or check the output of the pipeline in a test of your own",
             )

@@ -68,7 +68,7 @@ def check_identity(first: Any, second: Any) -> None:
     if one != other:
         raise broken(
             first,
-            "its identity differs from one start to the next, so that it would refuse its own checkpoints",
+            "its identity differs from one start to the next, so it would refuse its own checkpoints",
             f"It was {one} and then {other}",
             "Make it of settings that do not change",
         )

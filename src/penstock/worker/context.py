@@ -120,17 +120,17 @@ class Context:
         return self._services.clock.wall_ms()
 
     def call_at(self, at_ms: int, call: Callable[[], None]) -> None:
-        activity, working = self._services.activity, (self.operator, self.subtask)
-
-        def guarded() -> None:
-            activity.working = working
-            call()
-            activity.working = None
-
-        self._services.timers.after(max(0, at_ms - self.now_ms()), guarded)
+        self._services.timers.after(max(0, at_ms - self.now_ms()), lambda: self._work(call))
 
     def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-        self._services.background.submit(work, done)
+        self._services.background.submit(work, lambda outcome: self._work(lambda: done(outcome)))
+
+    def _work(self, call: Callable[[], None]) -> None:
+        """A call of the mailbox that is work of this operator: its log lines and its failure carry the name."""
+        activity = self._services.activity
+        activity.working = self.operator, self.subtask
+        call()
+        activity.working = None
 
     def release_watermark(self, watermark: int) -> None:
         self._release_watermark(watermark)

@@ -5,6 +5,7 @@ A worker without a host, as in a simulator, tells nothing of these.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
@@ -12,10 +13,11 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from penstock.mailbox.activity import Activity
 from penstock.mailbox.notes import LogLine, Stack
+from penstock.user_code import strangeness
 
 LINES_MAX = 200
 """Lines that wait for the next sign of life. With more, the oldest ones are dropped."""
@@ -26,6 +28,8 @@ PROFILE_S_MAX = 60.0
 SAMPLES_PER_SECOND = 100
 _DEPTH_MAX = 200
 _LOOP = "run_worker"
+Call: TypeAlias = tuple[str, str, int, int]
+_whose = functools.lru_cache(4_096)(strangeness)
 STACKS_MAX = 1_000
 """Different stacks of one profile: the most frequent ones are told of."""
 
@@ -49,7 +53,7 @@ class WorkerLog(logging.Handler):
 
     def __init__(self, activity: Activity) -> None:
         super().__init__(logging.WARNING)
-        self._activity = activity
+        self.activity = activity
         self._lines: deque[LogLine] = deque()
         self._dropped = 0
         self._is_alone = False
@@ -68,7 +72,7 @@ class WorkerLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if self._is_alone and logging.lastResort is not None:
             logging.lastResort.handle(record)
-        working = self._activity.working
+        working = self.activity.working
         try:
             text = record.getMessage()
         except Exception:
@@ -110,7 +114,7 @@ class Process:
             return False
 
         def run() -> None:
-            samples, took_s, stacks = sampled(self._mailbox, min(seconds, PROFILE_S_MAX))
+            samples, took_s, stacks = sampled(self._mailbox, min(seconds, PROFILE_S_MAX), self._log.activity)
             self._post(lambda: done(samples, took_s, stacks))
 
         self._profiling = threading.Thread(target=run, name="penstock-profile", daemon=True)
@@ -118,30 +122,34 @@ class Process:
         return True
 
 
-def sampled(thread: int, seconds: float) -> tuple[int, float, tuple[Stack, ...]]:
-    """The stacks of a thread, looked at a hundred times a second: samples, seconds, the most frequent stacks first."""
-    counts: Counter[tuple[tuple[str, str, int], ...]] = Counter()
+def sampled(thread: int, seconds: float, activity: Activity) -> tuple[int, float, tuple[Stack, ...]]:
+    """The stacks of a thread, looked at a hundred times a second: samples, seconds, the most frequent stacks first.
+
+    Each has the operator that `activity` names at that moment.
+    """
+    counts: Counter[tuple[str | None, tuple[Call, ...]]] = Counter()
     started = time.monotonic()
     samples = 0
     while time.monotonic() - started < seconds:
-        calls = _calls(thread)
+        working, calls = activity.working, _calls(thread)
         if not calls:
             break
         samples += 1
-        if calls in counts or len(counts) < 10 * STACKS_MAX:
-            counts[calls] += 1
+        found = None if working is None else str(working[0]), calls
+        if found in counts or len(counts) < 10 * STACKS_MAX:
+            counts[found] += 1
         time.sleep(1 / SAMPLES_PER_SECOND)
-    stacks = tuple(Stack(calls, count) for calls, count in counts.most_common(STACKS_MAX))
+    stacks = tuple(Stack(calls, count, operator) for (operator, calls), count in counts.most_common(STACKS_MAX))
     return samples, time.monotonic() - started, stacks
 
 
-def _calls(thread: int) -> tuple[tuple[str, str, int], ...]:
+def _calls(thread: int) -> tuple[Call, ...]:
     """The calls that a thread is in, the outermost first; empty if there is no such thread."""
     frame = sys._current_frames().get(thread)
-    calls: list[tuple[str, str, int]] = []
+    calls: list[Call] = []
     while frame is not None and len(calls) < _DEPTH_MAX:
         code = frame.f_code
-        calls.append((code.co_qualname, code.co_filename, frame.f_lineno or 0))
+        calls.append((code.co_qualname, code.co_filename, frame.f_lineno or 0, _whose(code.co_filename)))
         frame = frame.f_back
     calls.reverse()
     # Of a worker, from its mailbox loop on: what Spark calls it with is the same in every stack.

@@ -168,7 +168,7 @@ class Subtask:
         self.is_restored = True
         self._progress.note_read()
         self._note_if_drained()
-        self.checkpointer.on_restored()
+        self.checkpointer.on_restored(self._progress.reading.bytes_total)
         begun()
         if not self.inputs and self.chain.source is None:
             # Nothing will ever come here, as to all but the first subtask behind a global exchange.

@@ -394,9 +394,9 @@ class Worker:
         self.failure, self.has_reported = error, True
         name, story = subtask.subtask if subtask is not None else None, self._services.story
         story.attach(error)
-        self._services.transport.send(
-            COORDINATOR, failed_frame(self.generation, self.worker, error, name, story.text())
-        )
+        working = self._services.activity.working
+        frame = failed_frame(self.generation, self.worker, error, name, story=story.text(), working=working)
+        self._services.transport.send(COORDINATOR, frame)
         self.stop()
 
     def stop(self) -> None:

@@ -70,7 +70,7 @@ MUTANTS = (
     ),
     _mutant(
         "Latencies of the last minute are those since the start",
-        "dashboard/latency.py",
+        "dashboard/sights/latency.py",
         "        while len(noted) > 1 and noted[1][0] <= at_ms - WINDOW_MS:\n            noted.popleft()\n",
         "",
         "A pause of an hour ago is shown as the latency of now.",

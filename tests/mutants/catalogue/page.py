@@ -14,6 +14,41 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
 
 MUTANTS = (
     _mutant(
+        "A pipeline without event time is not told so",
+        "views/watermarks.js",
+        "this.missing.hidden = operators.some((each) => each.watermark_ms !== null);",
+        "this.missing.hidden = true;",
+        "The view of watermarks has dashes alone, and nothing says why.",
+    ),
+    _mutant(
+        "A recovery stands still in the page until its next phase",
+        "views/recovery.js",
+        "    this.#countOn(this.newest[0]);\n",
+        "",
+        "Workers that take minutes to start look as if they had just begun.",
+    ),
+    _mutant(
+        "Folding hides the user's frames too",
+        "flame.js",
+        'if (frame.owner === "penstock" && before?.owner === "penstock")',
+        "if (before)",
+        "The flame graph shows one frame, and no function of the user.",
+    ),
+    _mutant(
+        "A search of the profiler is case-sensitive",
+        "flame.js",
+        "includes(text.toLowerCase())",
+        "includes(text)",
+        "A search for a class by its name finds nothing.",
+    ),
+    _mutant(
+        "Each view is fetched twice as the page opens",
+        "main.js",
+        "    if (!this.isOpening) {\n",
+        "    {\n",
+        "The first seconds of a page cost the driver twice as much.",
+    ),
+    _mutant(
         "A name in the page is written as markup",
         "dom.js",
         "if (element.textContent !== wanted) element.textContent = wanted;",

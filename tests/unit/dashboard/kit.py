@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from penstock import CallableSink, GeneratorSource, Pipeline
 from penstock.dashboard.app import application
 from penstock.dashboard.guard import Guard
-from penstock.dashboard.live import LiveSight
+from penstock.dashboard.sights.live import LiveSight
 from penstock.driver.control import Command
 from penstock.driver.settings import SupervisorSettings
 from penstock.exchange.zmq_transport import RealClock
@@ -134,7 +134,8 @@ class Running:
 
     def _profile(self, worker: WorkerId, seconds: float) -> Future[ProfiledFrame]:
         answer: Future[ProfiledFrame] = Future()
-        answer.set_result(ProfiledFrame(self.local.generation, worker, 1, 3, seconds, (Stack((("f", "a.py", 1),), 3),)))
+        stack = Stack((("f", "a.py", 1, 0),), 3, "sums")
+        answer.set_result(ProfiledFrame(self.local.generation, worker, 1, 3, seconds, (stack,)))
         return answer
 
     def start(self) -> Running:

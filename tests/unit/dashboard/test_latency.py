@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.dashboard.latency import WINDOW_MS, Latencies, quantile_ms
+from penstock.dashboard.sights.latency import WINDOW_MS, Latencies, quantile_ms
 from penstock.ids import Generation, OperatorName
 from penstock.metrics.instruments import Histogram
 from penstock.metrics.samples import Sample

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.columnar.hashing import key_groups
 from penstock.dashboard import views
-from penstock.dashboard.live import LiveSight
-from penstock.dashboard.series import NAMES
+from penstock.dashboard.sights.live import LiveSight
+from penstock.dashboard.sights.series import NAMES
 from tests.unit.dashboard.kit import HOSTILE, Client, CountedRows, Running, counting, running, wait_for
 
 Live = tuple[Running, LiveSight, Client, CountedRows]
@@ -125,7 +125,7 @@ def test_a_recovery_is_told_with_the_users_traceback_and_its_phases(live: Live) 
     assert now.ended_at_ms is None and now.failure is None and now.phases[-1].name == "running"
     assert before.failure is not None and "row 300 is bad" in before.failure.summary
     assert "kit.py" in before.failure.error and "raise ValueError" in before.failure.error
-    assert (before.failure.operator, before.failure.worker) == ("numbers", 0)
+    assert (before.failure.operator, before.failure.worker) == (HOSTILE, 0)
     assert before.ended_at_ms >= before.started_at_ms and before.phases[0].name == "claiming"
 
 
@@ -136,12 +136,17 @@ def test_history_has_every_series_and_no_more_than_was_asked_for(live: Live) -> 
     assert found.series["rows_in_per_second"][-1][1] > 0 and found.series["state_bytes"]
 
 
+STACK = views.StackView(
+    operator="sums", frames=(views.CodeLine(function="f", file="a.py", line=1, owner="user"),), samples=3
+)
+
+
 def test_configuration_and_workers_are_told(live: Live) -> None:
     found = get(live, "configuration", views.ConfigurationView)
     assert found.settings == {"checkpoint_interval": "50 ms"} and "sums" in found.plan
     assert get(live, "workers", views.WorkersView).workers == ()
     profile = live[2].post("/api/v1/workers/0/profile", json={"seconds": 0.5})
-    assert msgspec.json.decode(profile.content, type=views.ProfileView).stacks[0].frames[0].function == "f"
+    assert msgspec.json.decode(profile.content, type=views.ProfileView).stacks == (STACK,)
 
 
 @pytest.mark.parametrize(

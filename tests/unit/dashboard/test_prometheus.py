@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.dashboard.app import application
 from penstock.dashboard.guard import Guard
-from penstock.dashboard.live import LiveSight
 from penstock.dashboard.prometheus import FLINK_NAMES, exported_name
+from penstock.dashboard.sights.live import LiveSight
 from penstock.metrics.metric import counter, gauge, histogram
 from tests.unit.dashboard.kit import HOSTILE, TOKEN, Client, counting, running, wait_for
 from tests.unit.metrics.test_documents import defined

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.dashboard.readings import BACK_PRESSURED, BUSY, FRESH_MS, IDLE, ROWS_IN, Readings
-from penstock.dashboard.series import NAMES, Series
+from penstock.dashboard.sights.readings import BACK_PRESSURED, BUSY, FRESH_MS, IDLE, ROWS_IN, Readings
+from penstock.dashboard.sights.series import NAMES, Series
 from penstock.ids import OperatorName
 
 PLACE = OperatorName("numbers"), 0

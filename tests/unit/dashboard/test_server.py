@@ -17,9 +17,9 @@ from penstock.dashboard import server as serving
 from penstock.dashboard.events import WAITING_MAX
 from penstock.dashboard.events import Client as EventClient
 from penstock.dashboard.guard import Guard
-from penstock.dashboard.live import LiveSight
 from penstock.dashboard.openapi import RESOURCES
 from penstock.dashboard.server import Server, bound, check_options
+from penstock.dashboard.sights.live import LiveSight
 from penstock.errors import OptionError
 from tests.unit.dashboard.kit import HOSTILE, PATIENCE_S, TOKEN, Running, counting, running, wait_for
 

@@ -8,7 +8,7 @@ import pytest
 from penstock import GeneratorSource, Pipeline
 from penstock.checkpoints import CheckpointDirectory
 from penstock.columnar.hashing import key_groups
-from penstock.dashboard import states
+from penstock.dashboard.sights import states
 from penstock.storage import MemoryStore
 from penstock.testing import CollectSink, run
 

@@ -17,10 +17,10 @@ from penstock.cli.page_commands import live_page, serve
 from penstock.dashboard import views
 from penstock.dashboard.app import application
 from penstock.dashboard.guard import Guard
-from penstock.dashboard.last_words import leave
-from penstock.dashboard.live import LiveSight
 from penstock.dashboard.server import Server
-from penstock.dashboard.stored import StoredSight
+from penstock.dashboard.sights.last_words import leave
+from penstock.dashboard.sights.live import LiveSight
+from penstock.dashboard.sights.stored import StoredSight
 from penstock.driver.observation.kept_log import KeptLog
 from penstock.driver.observation.log_ring import LogRing
 from penstock.mailbox.notes import LogLine

@@ -102,7 +102,9 @@ class TestWorker:
 
     def test_an_error_of_user_code_carries_them_and_does_not_show_them(self) -> None:
         error = UserCodeError("operator 'map': process raised ValueError: no")
-        told = error_of(failed_frame(Generation(1), WorkerId(0), error, SubtaskId(MAP, 0), "  0 ms  map[0]: a -> b"))
+        told = error_of(
+            failed_frame(Generation(1), WorkerId(0), error, SubtaskId(MAP, 0), story="  0 ms  map[0]: a -> b")
+        )
         assert told.story == "  0 ms  map[0]: a -> b"
         assert "".join(traceback.format_exception(told)).count("map[0]") == 0
 

@@ -13,6 +13,7 @@ from penstock import Pipeline
 from penstock.driver.settings import SupervisorSettings
 from penstock.errors import OptionError
 from penstock.spark.settings import Settings
+from penstock.spark.watched import shown_settings
 from penstock.testing import CollectSink, ListSource
 from penstock.worker.settings import WorkerSettings
 
@@ -38,6 +39,16 @@ def test_a_time_on_a_channel_that_cannot_be_is_an_error_before_anything_starts(c
 @pytest.mark.parametrize("interval", [5, 5.0, "5 s", "5s", "5000 ms", timedelta(seconds=5)])
 def test_a_time_is_written_as_everywhere_else(interval: Any) -> None:
     assert Settings(checkpoint_interval=interval).supervisor().policy.interval_ms == 5_000
+
+
+def test_settings_that_are_shown_have_their_units() -> None:
+    shown = shown_settings(
+        Settings(worker_silence=30, channel_time=0.02, restart_delay=timedelta(seconds=20), channel_size=2 << 20)
+    )
+    assert (shown["worker_silence"], shown["channel_time"], shown["restart_delay"]) == ("30 s", "0.02 s", "20 s")
+    assert (shown["channel_size"], shown["call_timeout"]) == ("2097152 bytes", "10 min")
+    assert (shown["restarts_max"], shown["allow_output_twice"]) == ("10", "False")
+    assert shown_settings(Settings(checkpoint_interval=None))["checkpoint_interval"] == "None"
 
 
 def test_the_parts_have_the_defaults_that_the_user_is_told() -> None:

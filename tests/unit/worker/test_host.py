@@ -61,12 +61,17 @@ def test_a_profile_names_the_functions_that_a_thread_is_in() -> None:
     thread = threading.Thread(target=waits_for_the_end, daemon=True)
     thread.start()
     assert ready.wait(PATIENCE_S) and thread.ident is not None
-    samples, seconds, stacks = sampled(thread.ident, 0.2)
+    activity = Activity()
+    activity.working = OperatorName("sums"), 1
+    samples, seconds, stacks = sampled(thread.ident, 0.2, activity)
     done.set()
     thread.join(PATIENCE_S)
     assert samples >= 1 and seconds >= 0.2 and sum(stack.samples for stack in stacks) == samples
-    assert any("waits_for_the_end" in call[0] for stack in stacks for call in stack.calls)
-    assert sampled(thread.ident, PATIENCE_S)[0] == 0, "a thread that is gone ends the profile"
+    assert {stack.operator for stack in stacks} == {"sums"}
+    # The test is the user here; threads are of Python.
+    owners = {call[0].rpartition(".")[2]: call[3] for stack in stacks for call in stack.calls}
+    assert (owners["waits_for_the_end"], owners["run"]) == (0, 1)
+    assert sampled(thread.ident, PATIENCE_S, activity)[0] == 0, "a thread that is gone ends the profile"
 
 
 def test_one_profile_at_a_time_and_its_answer_comes_in_the_mailbox() -> None:

@@ -632,6 +632,16 @@ class TestFailures:
         bench.work()
         (frame,) = bench.transport.of(FailedFrame)
         assert "operator 'write', subtask 1 of 2: process raised ValueError: cannot write" in frame.error
+        assert (frame.subtask, frame.operator, frame.index) == (MAP_1, "write", 1)
+
+    def test_a_call_back_that_fails_names_its_operator_which_no_subtask_does(self) -> None:
+        seen = Seen()
+        bench = Bench(join(seen)).started()
+        seen.failing.add("done")
+        seen.context.submit(lambda: 1, lambda outcome: seen._call("done", None))
+        bench.background.run()
+        (frame,) = bench.transport.of(FailedFrame)
+        assert (frame.subtask, frame.operator, frame.index) == (None, "map", 1)
 
     def test_a_source_that_fails_is_named_with_its_story(self) -> None:
         source = Numbers({"a": [1], "b": [2]})

@@ -27,6 +27,7 @@ from penstock.mailbox.frames import (
     DeclineFrame,
     EndFrame,
     FailedFrame,
+    HeartbeatFrame,
     WatermarkFrame,
 )
 from penstock.mailbox.recovery_stats import RecoveryStats
@@ -37,6 +38,7 @@ from penstock.protocol.declines import DeclineReason
 from penstock.protocol.manifest import Committable, Manifest, Partitioning, Side, SnapshotKind, SubtaskReport
 from penstock.storage.blob import read_segment
 from penstock.storage.memory import MemoryStore
+from penstock.worker.checkpointing.checkpoint_metrics import STATE_BYTES
 from penstock.worker.context import Piece
 from penstock.worker.recovery.restore import Restored, restore
 from tests.unit.mailbox.fake_ports import (
@@ -55,6 +57,7 @@ from tests.unit.mailbox.fake_ports import (
     join,
     read,
     rows,
+    told,
     unaligned,
     values,
 )
@@ -853,6 +856,17 @@ class TestRestoring:
         assert bench.subtask.recovery() == RecoveryStats(5, 0, 7, None, left, state, state)
         bench.work()
         assert bench.subtask.recovery() == RecoveryStats(5, 0, 7, 10, 0, state, state)
+
+    def test_the_size_of_the_state_is_known_as_soon_as_it_is_restored(self) -> None:
+        manifest, store = self.interrupted()
+        state = sum(piece.segment.length for report in manifest.reports for piece in report.states)
+        bench = Bench(join(Seen()), store=store, manifest=manifest, heartbeat_ms=1000)
+        bench.worker.start()
+        bench.background.run()
+        bench.clock.advance(1000)
+        bench.worker.fire_timers()
+        sizes = told(bench.transport.of(HeartbeatFrame), STATE_BYTES)
+        assert sizes[0] == 0 and sizes[-1] == state > 0, "unknown while it is read, then what was read"
 
     def test_time_for_which_others_had_the_core_does_not_shorten_its_slices(self) -> None:
         store = MemoryStore()

@@ -34,7 +34,7 @@ Directory = Annotated[
     str,
     typer.Argument(
         metavar="DIR",
-        help="What was given to run --checkpoints, or to savepoint --to. Example: /tmp/totals",
+        help="Directory that was given to run --checkpoints, or to savepoint --to. Example: /tmp/totals",
         show_default=False,
     ),
 ]
@@ -140,7 +140,7 @@ def delete(
 
 def _ask(info: CheckpointInfo, removal: Removal) -> None:
     if not sys.stdin.isatty():
-        raise OptionError("nobody is there to be asked: say --yes")
+        raise OptionError("there is no terminal to ask: pass --yes")
     size = "" if info.manifest is None else f", {shown_bytes(info.state_bytes + info.inflight_bytes)}"
     for objection in removal.objections:
         typer.echo(f"warning: {objection}", err=True)

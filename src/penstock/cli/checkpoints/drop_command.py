@@ -49,7 +49,7 @@ def drop_split(
 
 def _ask(drop: Drop) -> None:
     if not sys.stdin.isatty():
-        raise OptionError("nobody is there to be asked: say --yes")
+        raise OptionError("there is no terminal to ask: pass --yes")
     position = drop.split.offset.decode()
     typer.confirm(f"Never read the rest of '{drop.split.split}' (it was read up to {position})?", abort=True)
 

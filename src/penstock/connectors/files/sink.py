@@ -176,7 +176,7 @@ class FileWriter(SinkWriter):
             said = differences(self._schema, batch.schema)
             if said:
                 raise DataError(
-                    f"the schema of what is written to {self._sink.directory} changed from one batch to the next: "
+                    f"the schema of the output in {self._sink.directory} changed from one batch to the next: "
                     f"{said}. Cast to one type in front of the sink"
                 )
             batch = pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
@@ -254,7 +254,7 @@ class FileCommitter(Committer):
         else:
             raise StorageError(
                 f"checkpoint {checkpoint} is to publish {self._directory}/{staged}, which is not there, or not of "
-                f"{size} bytes, and neither is {final}: somebody has removed it. Put it back, or start from a savepoint"
+                f"{size} bytes, and neither is {final}: it was removed. Put it back, or start from a savepoint"
             )
         return CommittedFile(final, size, committable["rows"])
 

@@ -99,7 +99,7 @@ class SparkSink(Sink):
         self.overwrite = overwrite
         self.where = f"SparkSink of '{call_user('SparkSink', 'name', data_source.name)}'"  # type: ignore[attr-defined]
         if data_source.streamWriter is DataSource.streamWriter:  # type: ignore[attr-defined]
-            raise PipelineError(f"{self.where} does not implement streamWriter, so that nothing can be written to it")
+            raise PipelineError(f"{self.where} does not implement streamWriter, so it cannot be written to")
         if not all(isinstance(each, type) for each in messages):
             raise PipelineError(f"{self.where}: messages is {messages!r}: it must be a list of classes")
         self.messages = list(messages)

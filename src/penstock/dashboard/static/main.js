@@ -21,6 +21,7 @@ const NAMES = Object.keys(VIEWS);
 class Page {
   constructor() {
     this.live = new Live("api/v1/events");
+    this.isOpening = true;
     this.overview = null;
     this.graph = null;
     this.panel = document.getElementById("panel");
@@ -40,7 +41,7 @@ class Page {
     this.live.addEventListener("checkpoint", ({ detail }) => this.#tell("checkpoint", detail));
     this.live.addEventListener("recovery", ({ detail }) => this.#tell("recovery", detail));
     this.live.addEventListener("connected", () => this.#onConnected());
-    this.live.addEventListener("disconnected", () => this.header.tick());
+    this.live.addEventListener("disconnected", () => this.#onDisconnected());
     addEventListener("hashchange", () => this.#route());
     setInterval(() => this.#tick(), 1000);
     this.#route();
@@ -68,10 +69,19 @@ class Page {
     }
   }
 
+  #onDisconnected() {
+    this.isOpening = false;
+    this.header.tick();
+  }
+
   #onConnected() {
     this.header.tick();
-    this.#refresh();
-    this.#tell("connected", null);
+    // As the page opens, everything has just been asked for.
+    if (!this.isOpening) {
+      this.#refresh();
+      this.#tell("connected", null);
+    }
+    this.isOpening = false;
   }
 
   /** The stream carries no token, so only an answer to a request of ours knows whether orders are allowed. */

@@ -27,6 +27,7 @@ class AttemptFailure:
     summary: str
     error: str
     operator: str | None = None
+    """The operator that failed, or the first one of the chain that did; None if neither is known."""
     subtask: int | None = None
     worker: WorkerId | None = None
 
@@ -104,14 +105,13 @@ class Timeline:
     def _failure(self, error: Exception) -> AttemptFailure:
         text = str(error) or type(error).__name__
         summary, blamed = text.splitlines()[0], self._blamed
-        subtask = None if blamed is None else blamed.subtask
-        return AttemptFailure(
-            summary,
-            _whole(error)[-_ERROR_MAX:],
-            None if subtask is None else subtask.chain,
-            None if subtask is None else subtask.index,
-            None if blamed is None else blamed.worker,
-        )
+        if blamed is None:
+            return AttemptFailure(summary, _whole(error)[-_ERROR_MAX:])
+        subtask = blamed.subtask
+        chain, index = (None, blamed.index) if subtask is None else (subtask.chain, subtask.index)
+        # Outside any call of an operator, the first one stands for its chain.
+        operator = blamed.operator or chain
+        return AttemptFailure(summary, _whole(error)[-_ERROR_MAX:], operator, index, blamed.worker)
 
 
 def _whole(error: Exception) -> str:

@@ -81,7 +81,7 @@ class KeyCursor:
         numbers = key_groups(pa.RecordBatch.from_arrays(arrays, names=schema.names), schema.names, self.max_parallelism)
         if len(numbers) and not (self.owned.start <= numbers.min() and numbers.max() < self.owned.stop):
             raise DataError(
-                "a key is asked for that belongs to another subtask: take keys from the columns of the batch in hand"
+                "a key is asked for that belongs to another subtask: take keys from the columns of the current batch"
             )
         return numbers.tolist(), self.key_type.rows(struct_of(arrays, schema.names))
 

@@ -37,7 +37,11 @@ ASYNCHRONOUS = gauge(
     "newest checkpoint: from the snapshot until it was durable; greatest over subtasks",
     Over.GREATEST,
 )
-STATE_BYTES = gauge("state_size", "bytes", "state of the subtask, encoded, in the newest checkpoint")
+STATE_BYTES = gauge(
+    "state_size",
+    "bytes",
+    "state of the subtask, encoded, in the newest checkpoint; until the first one, in the checkpoint that was restored",
+)
 INFLIGHT_BYTES = gauge(
     "checkpoint_inflight_size", "bytes", "records in flight that the newest checkpoint has captured, encoded"
 )
@@ -47,15 +51,26 @@ _FIELDS = (
     (ALIGNMENT, attrgetter("alignment_ms")),
     (SYNCHRONOUS, attrgetter("synchronous_ms")),
     (ASYNCHRONOUS, attrgetter("asynchronous_ms")),
-    (STATE_BYTES, attrgetter("state_bytes")),
     (INFLIGHT_BYTES, attrgetter("inflight_bytes")),
 )
+_STATE = attrgetter("state_bytes")
 
 
-def observe_checkpoints(metrics: SubtaskMetrics, newest: Callable[[], CheckpointStats | None]) -> None:
-    """Report the numbers of the checkpoint that `newest` returns; None before the first."""
+def observe_checkpoints(
+    metrics: SubtaskMetrics, newest: Callable[[], CheckpointStats | None], restored_bytes: Callable[[], int | None]
+) -> None:
+    """Report the numbers of the checkpoint that `newest` returns; None before the first.
+
+    The state is known before that: `restored_bytes` returns its size once it is restored, and 0 without a checkpoint.
+    """
     for metric, field in _FIELDS:
         metrics.observe(metric, partial(_read, newest, field))
+
+    def state_bytes() -> int | None:
+        found = _read(newest, _STATE)
+        return restored_bytes() if found is None else found
+
+    metrics.observe(STATE_BYTES, state_bytes)
 
 
 def _read(newest: Callable[[], CheckpointStats | None], field: Callable[[CheckpointStats], int]) -> int | None:

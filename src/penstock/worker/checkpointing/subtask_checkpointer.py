@@ -62,7 +62,8 @@ class SubtaskCheckpointer:
         self._newest_figures: CheckpointStats | None = None
         """Of the newest checkpoint that this subtask has acknowledged."""
         metrics = services.metrics.of(subtask.chain, subtask.index)
-        observe_checkpoints(metrics, lambda: self._newest_figures)
+        self._restored_bytes: int | None = None
+        observe_checkpoints(metrics, lambda: self._newest_figures, lambda: self._restored_bytes)
         self._watermarks = watermarks
         self._unblocked = unblocked
         self._put_back = put_back
@@ -85,7 +86,9 @@ class SubtaskCheckpointer:
 
     # --- what the subtask reports ---
 
-    def on_restored(self) -> None:
+    def on_restored(self, state_bytes: int) -> None:
+        """The state is in place. `state_bytes` is its size in the checkpoint, encoded; 0 without one."""
+        self._restored_bytes = state_bytes
         self._feed(alignment.SubtaskRestored())
 
     def on_trigger(self, barrier: Barrier) -> None:

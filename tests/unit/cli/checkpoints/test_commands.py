@@ -143,7 +143,7 @@ def test_delete_asks_first_and_not_where_nobody_can_answer(tmp_path: Path) -> No
     store = directory(tmp_path, 3, 4)
     result = penstock("checkpoints", "delete", tmp_path, 3)
     assert result.exit_code == 1
-    assert "say --yes" in result.stderr
+    assert "pass --yes" in result.stderr
     assert paths.manifest(CheckpointId(3)) in store.list("")
 
 

@@ -78,7 +78,7 @@ def test_a_name_that_is_wrong_is_answered_with_the_right_one(tmp_path: Path) -> 
     _, checkpoints = stopped_in_the_middle(tmp_path)
     result = penstock("checkpoints", "drop-split", checkpoints, "a.json", "--yes")
     assert result.exit_code != 0 and "has no split 'a.json'; there are 1, such as a.jsonl" in result.stderr
-    assert "say --yes" in penstock("checkpoints", "drop-split", checkpoints, "a.jsonl").stderr
+    assert "pass --yes" in penstock("checkpoints", "drop-split", checkpoints, "a.jsonl").stderr
 
 
 def test_splits_of_other_sources_are_left_alone(tmp_path: Path) -> None:

@@ -119,6 +119,30 @@ def test_an_attempt_has_the_durations_of_its_phases_and_the_error_of_the_user() 
     assert timeline.restored == 1
 
 
+SUMS_2 = SubtaskId(OperatorName("sums"), 2)
+
+
+@pytest.mark.parametrize(
+    ("frame", "operator", "subtask"),
+    [
+        (FailedFrame(G, WorkerId(1), "bad", SUMS_2, operator=OperatorName("write"), index=2), "write", 2),
+        (FailedFrame(G, WorkerId(1), "bad", operator=OperatorName("lookup"), index=3), "lookup", 3),
+        (FailedFrame(G, WorkerId(1), "bad", SUMS_2), "sums", 2),
+        (FailedFrame(G, WorkerId(1), "bad"), None, None),
+    ],
+)
+def test_a_failure_names_its_operator_and_not_the_first_one_of_the_chain(
+    frame: FailedFrame, operator: str | None, subtask: int | None
+) -> None:
+    timeline = Timeline(Clock())
+    timeline.begin()
+    timeline.blame(frame)
+    timeline.end(UserCodeError("bad"))
+    [over] = timeline.newest_first()
+    assert over.failure is not None
+    assert (over.failure.operator, over.failure.subtask, over.failure.worker) == (operator, subtask, 1)
+
+
 def test_attempts_are_bounded() -> None:
     timeline = Timeline(Clock(), attempts_max=3)
     for _ in range(10):

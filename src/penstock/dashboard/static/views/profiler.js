@@ -4,13 +4,13 @@ import { Feed, post } from "../api.js";
 import { Meter } from "../bars.js";
 import { h, replace, setText } from "../dom.js";
 import { bytes, percent, plural, whole } from "../format.js";
-import { Flame, hottest, ownerOf } from "../flame.js";
+import { Flame, hottest, matches } from "../flame.js";
 import { Table } from "../table.js";
 
 export const title = "Profiler";
 
 const SECONDS = [1, 3, 5, 10, 30];
-const OWNERS = { own: "your code", engine: "Penstock", library: "library" };
+const OWNERS = { user: "your code", penstock: "Penstock", library: "library" };
 
 export function mount(panel, page, problem) {
   return new ProfilerView(panel, problem);
@@ -26,7 +26,13 @@ class ProfilerView {
     this.result = h("div", { hidden: true });
     this.flame = new Flame();
     this.table = this.#table();
-    replace(this.result, this.flame.element, h("h2", null, "Where the time is spent"), this.table.element);
+    this.search = h("input", { id: "find", type: "search", autocomplete: "off", spellcheck: "false", placeholder: "function or file", input: () => this.#find() });
+    this.found = h("span", { class: "quiet", role: "status" });
+    this.fold = h("input", { id: "fold", type: "checkbox", checked: true, change: () => this.flame.setFolded(this.fold.checked) });
+    const tools = h("div", { class: "bar tools" },
+      h("span", null, h("label", { for: "find" }, "Find "), this.search, " ", this.found),
+      h("span", null, this.fold, h("label", { for: "fold" }, " Fold calls within Penstock")));
+    replace(this.result, tools, this.flame.element, h("h2", null, "Where the time is spent"), this.table.element);
     replace(panel, h("form", { class: "bar", submit: (event) => this.#sample(event) },
       h("span", null, h("label", { for: "worker" }, "Worker "), this.worker), h("span", null, h("label", { for: "seconds" }, "for "), this.seconds), this.button), this.note, this.result);
     this.feed = new Feed(panel, "workers", { every: 5000, problem }, ({ workers }) => this.#showWorkers(workers));
@@ -67,8 +73,16 @@ class ProfilerView {
     this.samples = samples;
     this.result.hidden = stacks.length === 0;
     setText(this.note, stacks.length ? `Worker ${worker}: ${plural(samples, "sample")} in ${plural(seconds, "second")}. A frame opens to the whole width; Escape or the top bar goes back.` : `Worker ${worker} gave no sample in ${plural(seconds, "second")}.`);
+    this.hottest = hottest(stacks);
     this.flame.set(stacks);
-    this.table.setRows(hottest(stacks));
+    this.#find();
+  }
+
+  #find() {
+    const text = this.search.value.trim();
+    const share = this.flame.find(text);
+    setText(this.found, text ? `${percent(share)} of the samples` : "");
+    this.table.setRows(text ? this.hottest.filter((row) => matches(text, row)) : this.hottest);
   }
 
   #table() {
@@ -83,7 +97,7 @@ class ProfilerView {
         { title: "Itself", width: 7, cell: share((row) => row.self), sort: (row) => row.self, isNumber: true },
         { title: "With callees", width: 7, cell: share((row) => row.total), sort: (row) => row.total, isNumber: true },
         { title: "Samples", width: 5, text: (row) => whole(row.self), sort: (row) => row.self, isNumber: true },
-        { title: "Whose", width: 6, text: (row) => OWNERS[ownerOf(row.file)], sort: (row) => ownerOf(row.file) },
+        { title: "Whose", width: 6, text: (row) => OWNERS[row.owner], sort: (row) => row.owner },
         { title: "File", width: 18, text: (row) => row.file, sort: (row) => row.file },
       ],
     });

@@ -20,12 +20,13 @@ class WatermarksView {
     this.asked = h("input", { id: "window-end", type: "datetime-local", step: 1, input: () => this.#answer() });
     this.answers = h("ul", { class: "answers", "aria-live": "polite" });
     this.late = h("p", { class: "quiet" });
+    this.missing = h("p", { class: "verdict", hidden: true }, "No operator has a watermark: the pipeline has no event time (with_watermark), or no record of it has come yet.");
     this.table = this.#table();
     this.details = h("section", { class: "details" });
     const question = h("div", { class: "question" }, h("h2", null, "Why is this window not emitted?"),
       h("p", { class: "quiet" }, "An operator emits a window when its watermark passes the window's end. Its watermark is the least of its inputs."),
       h("p", null, h("label", { for: "window-end" }, "A window that ends at "), this.asked), this.answers);
-    replace(panel, question, this.table.element, this.late, this.details);
+    replace(panel, this.missing, question, this.table.element, this.late, this.details);
     this.feed = new Feed(panel, "watermarks", { every: 2000, problem }, (answer) => this.#show(answer));
   }
 
@@ -47,6 +48,7 @@ class WatermarksView {
   #show({ operators }) {
     this.operators = operators;
     this.longest = operators.reduce((most, each) => Math.max(most, each.lag_ms ?? 0), 0);
+    this.missing.hidden = operators.some((each) => each.watermark_ms !== null);
     if (!this.asked.value) this.#suggest(operators);
     this.table.setRows(operators);
     this.table.setCurrent(this.open);

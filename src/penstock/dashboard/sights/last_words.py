@@ -10,7 +10,7 @@ import threading
 
 import msgspec
 
-from penstock.dashboard.sight import Sight
+from penstock.dashboard.sights.sight import Sight
 from penstock.dashboard.views import CheckpointsView, LogsView, Overview, RecoveriesView
 from penstock.errors import PenstockError
 from penstock.storage import paths

@@ -10,12 +10,12 @@ import time
 from dataclasses import dataclass
 
 from penstock.checkpoints import CheckpointDirectory, CheckpointInfo
-from penstock.dashboard import last_words, states
-from penstock.dashboard.checkpoint_views import detail_of
-from penstock.dashboard.last_words import LastWords
-from penstock.dashboard.live import log_line_view, versions
-from penstock.dashboard.series import STEP_MS
-from penstock.dashboard.sight import Sight
+from penstock.dashboard.sights import last_words, states
+from penstock.dashboard.sights.checkpoint_views import detail_of
+from penstock.dashboard.sights.last_words import LastWords
+from penstock.dashboard.sights.live import log_line_view, versions
+from penstock.dashboard.sights.series import STEP_MS
+from penstock.dashboard.sights.sight import Sight
 from penstock.dashboard.views import (
     CheckpointCounts,
     CheckpointDetail,

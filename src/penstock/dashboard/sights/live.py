@@ -11,14 +11,15 @@ from typing import TypeVar
 import pyarrow as pa
 
 from penstock.checkpoints import Checkpoint, CheckpointDirectory
-from penstock.dashboard import readings as names
-from penstock.dashboard import states
-from penstock.dashboard.checkpoint_views import detail_of, ended_view, under_way_view
-from penstock.dashboard.graphs import graph_view, mean, total_rate, vertex_detail
-from penstock.dashboard.latency import Latencies, quantile_ms
-from penstock.dashboard.readings import Reading, Readings
-from penstock.dashboard.series import Series
-from penstock.dashboard.sight import Sight
+from penstock.dashboard.sights import readings as names
+from penstock.dashboard.sights import states
+from penstock.dashboard.sights.checkpoint_views import detail_of, ended_view, under_way_view
+from penstock.dashboard.sights.graphs import graph_view, mean, total_rate, vertex_detail
+from penstock.dashboard.sights.latency import Latencies, quantile_ms
+from penstock.dashboard.sights.readings import Reading, Readings
+from penstock.dashboard.sights.series import Series
+from penstock.dashboard.sights.sight import Sight
+from penstock.dashboard.sights.watermarks import watermarks_view
 from penstock.dashboard.views import (
     CheckpointCounts,
     CheckpointDetail,
@@ -34,6 +35,7 @@ from penstock.dashboard.views import (
     LogLineView,
     LogsView,
     Overview,
+    Owner,
     PhaseDuration,
     ProfileView,
     RecoveriesView,
@@ -48,7 +50,6 @@ from penstock.dashboard.views import (
     WorkersView,
     WorkerView,
 )
-from penstock.dashboard.watermarks import watermarks_view
 from penstock.driver.attempts.phases import Phase
 from penstock.driver.control import Command
 from penstock.driver.observation.job_metrics import job_samples
@@ -66,6 +67,8 @@ from penstock.version import __version__
 T = TypeVar("T")
 
 _WARNINGS_SHOWN = 20
+OWNERS: tuple[Owner, ...] = ("user", "library", "penstock")
+"""By `user_code.strangeness`."""
 _PROFILE_GRACE_S = 10.0
 """A worker whose mailbox is in a long call hears of a profile only after it."""
 
@@ -285,11 +288,15 @@ class LiveSight(Sight):
         except FutureTimeout:
             profiles.give_up(number)
             raise PenstockError(
-                f"worker {worker} did not answer: its mailbox is in one call for long. The log says where"
+                f"worker {worker} did not answer: its mailbox is in one long call, which the log names"
             ) from None
         stacks = tuple(
             StackView(
-                frames=tuple(CodeLine(function=name, file=file, line=line) for name, file, line in stack.calls),
+                operator=stack.operator,
+                frames=tuple(
+                    CodeLine(function=name, file=file, line=line, owner=OWNERS[whose])
+                    for name, file, line, whose in stack.calls
+                ),
                 samples=stack.samples,
             )
             for stack in found.stacks

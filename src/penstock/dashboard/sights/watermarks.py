@@ -10,9 +10,9 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable
 
-from penstock.dashboard import readings as names
-from penstock.dashboard.graphs import least, watermark_of, whole
-from penstock.dashboard.readings import Reading
+from penstock.dashboard.sights import readings as names
+from penstock.dashboard.sights.graphs import least, watermark_of, whole
+from penstock.dashboard.sights.readings import Reading
 from penstock.dashboard.views import OperatorWatermark, SplitWatermark, SubtaskWatermark, WatermarksView
 from penstock.graph.physical import Chain, PhysicalPlan
 from penstock.ids import OperatorName

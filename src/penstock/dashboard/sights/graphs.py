@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from penstock.dashboard import readings as names
-from penstock.dashboard.readings import Reading
+from penstock.dashboard.sights import readings as names
+from penstock.dashboard.sights.readings import Reading
 from penstock.dashboard.views import EdgeView, GraphView, OperatorView, SubtaskView, Vertex, VertexDetail
 from penstock.graph.physical import Chain, PhysicalPlan
 from penstock.ids import OperatorName, SubtaskId
