@@ -33,7 +33,7 @@ def launch(topology: Topology, spark: SparkSession, root: Path, mode: str = "una
     return start(topology.graph, spark, root / "checkpoints", **(defaults | options))  # type: ignore[arg-type]
 
 
-def until(condition: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
+def until(condition: Callable[[], bool], what: str, timeout: float = 240.0) -> None:
     """Wait for something that must happen."""
     deadline = time.monotonic() + timeout
     while not condition():
