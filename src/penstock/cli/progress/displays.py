@@ -21,7 +21,7 @@ from penstock.protocol.history import CheckpointRecord
 
 _LINE_EVERY_S = 2.0
 _WIDTH_MAX = 100
-_PHASE_STYLES = {"running": "green", "failed": "bold red", "finished": "bold green"}
+_PHASE_STYLES = {"running": "green", "failed": "bold red", "finished": "bold green", "stopped": "bold green"}
 
 
 class Display(Protocol):
