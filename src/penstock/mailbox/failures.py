@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import traceback
 
-from penstock.errors import DataError, JobFailed, PenstockError, ProtocolViolation, UserCodeError, error_class
+from penstock.errors import (
+    DataError,
+    JobFailed,
+    PenstockError,
+    PipelineError,
+    ProtocolViolation,
+    UserCodeError,
+    error_class,
+)
 from penstock.ids import Generation, SubtaskId, WorkerId
 from penstock.mailbox.frames import FailedFrame
 from penstock.mailbox.journal import told
@@ -18,7 +26,9 @@ def failed_frame(
         text, raised = str(error), (error.traceback, error.may_pass)
         return FailedFrame(generation, worker, text, subtask, "UserCodeError", *raised, story, error.signature)
     if isinstance(error, PenstockError):
-        return FailedFrame(generation, worker, str(error), subtask, type(error).__name__, story=story)
+        text, raised = str(error), (error.traceback, False)
+        signature = error.signature if isinstance(error, DataError) else ""
+        return FailedFrame(generation, worker, text, subtask, type(error).__name__, *raised, story, signature)
     # A bug of ours: everything that is known.
     return FailedFrame(generation, worker, "".join(traceback.format_exception(error)), subtask, story=story)
 
@@ -40,9 +50,13 @@ def _error_of(frame: FailedFrame) -> PenstockError:
         error.traceback, error.may_pass = with_cells(frame.traceback), frame.may_pass
         error.signature = frame.signature
         return error
-    if issubclass(kind, DataError):
+    if issubclass(kind, DataError | PipelineError):
         # It names the operator, and where it matters the record.
-        return kind(frame.error)
+        refused = kind(with_cells(frame.error))
+        refused.traceback, refused.is_placed = with_cells(frame.traceback), True
+        if isinstance(refused, DataError):
+            refused.signature = frame.signature
+        return refused
     return JobFailed(f"{where}: {frame.error}") if kind is PenstockError else kind(f"{where}: {frame.error}")
 
 
@@ -53,7 +67,7 @@ def is_defect(error: Exception) -> bool:
 
 def given_up(error: Exception, reason: str) -> Exception:
     """What the pipeline ends with. An error of the user's own code or data is raised as it is."""
-    if isinstance(error, UserCodeError | DataError):
+    if isinstance(error, UserCodeError | DataError | PipelineError):
         error.add_note(f"The pipeline gave up: {reason}.")
         return error
     failure = JobFailed(f"the pipeline gave up: {reason}. The last one: {error}")

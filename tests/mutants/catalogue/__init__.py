@@ -13,6 +13,7 @@ from tests.mutants.catalogue import (
     coordination,
     dashboard,
     files,
+    first_use,
     functions,
     hands,
     inputs,
@@ -68,4 +69,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *relational.MUTANTS,
     *joins.MUTANTS,
     *output_log.MUTANTS,
+    *first_use.MUTANTS,
 )
