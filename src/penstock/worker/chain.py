@@ -72,7 +72,9 @@ class OperatorChain:
             emit_to = functools.partial(side_output, node.name)
             if node.source is not None:
                 position = subtask.index, self.chain.parallelism
-                self.source = SourceStage(node.name, node.source, *position, emit_to, services.metrics, node.place)
+                self.source = SourceStage(
+                    node.name, node.source, *position, emit_to, services.metrics, added_at=node.place
+                )
                 continue
             context = Context(
                 node.name,

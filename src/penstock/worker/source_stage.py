@@ -84,6 +84,7 @@ class SourceStage:
         parallelism: int,
         emit_side: Callable[[str, pa.RecordBatch], None] = lambda output, batch: None,
         metrics: Registry | None = None,
+        *,
         added_at: str = "",
     ) -> None:
         self.operator = operator
