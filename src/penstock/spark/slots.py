@@ -101,9 +101,10 @@ def hold_up_of(slots: Slots | None, workers: int) -> HoldUp | None:
         return HoldUp("Spark Connect does not report slots", text)
     if slots.free >= workers:
         return None
+    needed = "1 slot" if workers == 1 else f"{workers} slots at the same time"
     text = (
-        f"the pipeline needs {'1 slot' if workers == 1 else f'{workers} slots at the same time'}, and {slots.free} of the {slots.total} slots of this "
-        f"session {'is' if slots.free == 1 else 'are'} free: "
+        f"the pipeline needs {needed}, and {slots.free} of the {slots.total} slots of this session "
+        f"{'is' if slots.free == 1 else 'are'} free: "
     )
     if slots.holders:
         more = f" and {len(slots.holders) - _HOLDERS_MAX} more" if len(slots.holders) > _HOLDERS_MAX else ""
