@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -97,14 +97,6 @@ def seen(value: Any) -> str:
     return f"{type(value).__name__}:{value!r}"
 
 
-def _raises(call: Callable[[], object]) -> bool:
-    try:
-        call()
-    except Exception:
-        return True
-    return False
-
-
 class _States(StatefulProcessor):
     """Keeps values of every type in every kind of state, and tells what comes back.
 
@@ -118,8 +110,6 @@ class _States(StatefulProcessor):
         self.map = handle.getMapState("map", "k string", ddl(TYPES))
         self.keyed = handle.getMapState("keyed", ddl(_KEYED), "k string")
         handle.deleteIfExists("never there")
-        self.gone = handle.getValueState("gone", "n int")
-        handle.deleteIfExists("gone")
 
     def kept(self, values: dict[str, Any]) -> Iterator[str]:
         row, nothing = tuple(values.values()), (None,) * len(TYPES)
@@ -150,8 +140,6 @@ class _States(StatefulProcessor):
         self.map.removeKey("x")
         self.map.removeKey("y")
         yield f"scalar key: {self.map.containsKey('x')}"
-        used = (self.gone.exists, self.gone.get, lambda: self.gone.update((1,)), self.gone.clear)
-        yield f"deleted: {[_raises(call) for call in used]}"
 
     def close(self) -> None:
         pass
