@@ -36,6 +36,12 @@ class PenstockError(Exception):
 
     story: str = ""
     """The last steps of the checkpoint protocol in the process where it was raised, one a line; empty if unknown."""
+    traceback: str = ""
+    """Where it was raised, as text, also if that was in another process; empty if unknown."""
+    record: str = ""
+    """The key, row or batch that the user's function was called with, if the operator knows it."""
+    is_placed: bool = False
+    """Whether the message names operator, subtask and line: see `user_code.place`."""
 
 
 class PipelineError(PenstockError):
@@ -47,7 +53,10 @@ class OptionError(PenstockError):
 
 
 class DataError(PenstockError):
-    """Records do not fit what the pipeline declared about them."""
+    """Records, or values of a function, do not fit what the pipeline declared about them."""
+
+    signature: str = ""
+    """The message without subtask, record and line: equal if the same code meets such a record again."""
 
 
 class UserCodeError(PenstockError):
@@ -139,9 +148,9 @@ def repetition_of(error: Exception) -> str | None:
     if isinstance(error, UserCodeError):
         return None if error.may_pass else error.signature or str(error)
     # Batches are cut differently each time, and the message counts rows in them.
-    return _NUMBER.sub("#", str(error)) if isinstance(error, DataError) else None
+    return _NUMBER.sub("#", error.signature or str(error)) if isinstance(error, DataError) else None
 
 
 def is_final(kind: type[PenstockError]) -> bool:
     """Whether another attempt would fail in the same way: a setting, or the pipeline itself, must change first."""
-    return issubclass(kind, OptionError | IncompatibleCheckpoint | SessionStopped | WorkerEnvironment)
+    return issubclass(kind, OptionError | PipelineError | IncompatibleCheckpoint | SessionStopped | WorkerEnvironment)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.errors import UserCodeError
+import pyarrow as pa
+
+from penstock.errors import DataError, PenstockError, PipelineError, UserCodeError
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LIBRARIES = tuple({os.path.join(path, "") for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))})
@@ -85,9 +88,13 @@ def called_with(function: Callable[[Any], Any], rows: list[Any]) -> list[Any]:
     try:
         return [function(row) for row in left]
     except Exception as error:
-        number = len(rows) - operator.length_hint(left) - 1
-        error.add_note(f"row {number} of {len(rows)} in its batch, {shortened(repr(rows[number]))}")
+        note_row(error, rows, len(rows) - operator.length_hint(left) - 1)
         raise
+
+
+def note_row(error: Exception, rows: Sequence[object], number: int) -> None:
+    """An error in a function of rows."""
+    note_record(error, f"row {number} of {len(rows)} in its batch, {shortened(repr(rows[number]))}")
 
 
 def reason_of(error: BaseException) -> str:
@@ -110,9 +117,12 @@ def shortened(text: str) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
-def user_code_error(what: str, error: BaseException) -> UserCodeError:
-    """The error of a function that `what` has called; to be raised from `error`."""
-    line = raised_at(error)
+def user_code_error(what: str, error: BaseException, added_at: str = "") -> UserCodeError:
+    """The error of a function that `what` has called; to be raised from `error`.
+
+    `added_at` is the line that describes the operator: the user's own, if no line of a function has raised.
+    """
+    line = _own_line(error) or _added(added_at) or raised_at(error)
     at = [each for each in (line, *getattr(error, "__notes__", ())) if each]
     told = f"{what} raised {type(error).__name__}: {reason_of(error)}"
     made = UserCodeError(told + (f" ({'; '.join(at)})" if at else ""))
@@ -121,3 +131,49 @@ def user_code_error(what: str, error: BaseException) -> UserCodeError:
     # Neither the row nor the subtask: batches are cut and dealt out differently each time.
     made.signature = f"{_SUBTASK.sub('', told)} ({line})"
     return made
+
+
+def place(error: PenstockError, named: str, subtask: str, added_at: str) -> None:
+    """Complete the message of an error that values of the user provoke: operator, subtask, record, the user's line.
+
+    `named` is the operator, such as "operator 'totals'". The line is that of the function whose value does not fit;
+    where no function was called, `added_at`, which describes the operator. Only the first call counts: the operator
+    nearest to the error knows most.
+    """
+    if error.is_placed or not isinstance(error, DataError | PipelineError):
+        return
+    text, own = str(error), _own_line(error)
+    error.is_placed, error.traceback = True, "".join(traceback.format_exception(error))
+    if isinstance(error, DataError):
+        error.signature = text
+    at = [own, error.record] if own else [_added(added_at)]
+    if named not in text:
+        text = f"{named}, {subtask}: {text}"
+    elif f"{named}, subtask " not in text:
+        at = [subtask, *at]
+    error.args = (text + (f" ({'; '.join(filter(None, at))})" if any(at) else ""),)
+
+
+def note_record(error: Exception, record: str) -> None:
+    """An error in a function: for which record it was called. An error of another operator is left as it is."""
+    if isinstance(error, PenstockError):
+        error.record = error.record or ("" if error.is_placed else record)
+    else:
+        error.add_note(record)
+
+
+def note_batch(error: Exception, batch: pa.RecordBatch) -> None:
+    """An error in a function of batches, which does not tell the row."""
+    with contextlib.suppress(Exception):
+        first = shortened(repr(batch.slice(0, 1).to_pylist()[0]))
+        note_record(error, f"a batch of {batch.num_rows} rows, the first {first}")
+
+
+def _own_line(error: BaseException) -> str:
+    """As `raised_at`; empty if no line of the user's own was on the way."""
+    found = _innermost(error)
+    return raised_at(error) if found is not None and strangeness(found.filename) == 0 else ""
+
+
+def _added(at: str) -> str:
+    return f"added at {at}" if at else ""

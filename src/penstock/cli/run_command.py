@@ -50,7 +50,7 @@ _REMOTE = (
     "Example: --remote sc://spark.example:15002"
 )
 _UI_PORT = "Port of the page, or the next free one; none for no page. Example: --ui-port 8080"
-_QUIET = "No progress: only errors, output of sinks, and the last line. Example: --quiet"
+_QUIET = "No progress: only the address of the page, errors, output of sinks, and the last line. Example: --quiet"
 _VERBOSE = "Warnings of Spark, and tracebacks. Example: --verbose"
 
 

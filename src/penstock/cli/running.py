@@ -61,7 +61,7 @@ class Watch:
         total = reading.status.slots_total
         if total is not None and not self._has_said_slots:
             self._has_said_slots = True
-            self._display.say(f"holds {reading.status.workers} of the {total} slots of Spark")
+            self._display.note(f"holds {reading.status.workers} of the {total} slots of Spark")
         self._display.show(reading)
 
     def _is_over(self) -> bool:

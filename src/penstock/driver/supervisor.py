@@ -54,7 +54,7 @@ from penstock.mailbox.timers import Timers
 from penstock.protocol.coordinator.events import FailJob, Finish, RequestDeclined, RequestResult, StopFenced
 from penstock.protocol.coordinator.state import RequestKind
 from penstock.protocol.declines import DeclineReason
-from penstock.protocol.history import CheckpointRecord
+from penstock.protocol.history import CheckpointRecord, ends_with_savepoint
 from penstock.protocol.manifest import Manifest
 from penstock.protocol.ownership import Reservation
 from penstock.protocol.restart import GiveUp, RestartAfter, counted, decide_restart
@@ -176,7 +176,7 @@ class Supervisor:
 
     @property
     def has_ended(self) -> bool:
-        return self.coordinator is None and self._stage in (Phase.FINISHED, Phase.FAILED)
+        return self.coordinator is None and self._stage.is_end
 
     # --- attempts ---
 
@@ -393,9 +393,9 @@ class Supervisor:
         match ending:
             case Finish():
                 # Its store stays open: the last pruning is under way.
-                self._end_coordinator(Phase.FINISHED)
+                self._end_coordinator(Phase.STOPPED if ends_with_savepoint(self.history) else Phase.FINISHED)
                 self.observations.ended(None)
-                self._requests.decline("the pipeline has finished", is_end=True)
+                self._requests.decline(f"the pipeline has {self._stage.value}", is_end=True)
             case StopFenced(reason):
                 self._give_up(FencedError(reason))
             case FailJob(reason, is_of_commit):
@@ -423,7 +423,7 @@ class Supervisor:
     def stop(self, error: Exception | None = None) -> None:
         """End the pipeline where it is, without another checkpoint; because of `error`, if there is one."""
         if not self.has_ended:
-            self._end_attempt(Phase.FINISHED)
+            self._end_attempt(Phase.STOPPED)
             self.observations.ended(error)
             self._requests.decline("the pipeline was stopped", is_end=True)
 

@@ -15,9 +15,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
-import socket
-import tempfile
 import time
 import weakref
 from collections import deque
@@ -27,6 +24,7 @@ from dataclasses import dataclass
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
+from penstock.exchange.socket_directory import SocketDirectory, host_id
 from penstock.exchange.wire import Decoder, Encoder
 from penstock.ids import COORDINATOR, WorkerId
 from penstock.mailbox.frames import Endpoint, Frame
@@ -53,17 +51,6 @@ class Secrets:
 def make_secrets() -> Secrets:
     server, client = zmq.curve_keypair(), zmq.curve_keypair()
     return Secrets(secrets.token_urlsafe(32), *server, *client)
-
-
-def host_id() -> str:
-    """Tells hosts apart, containers on one machine too: what shares it shares its socket files."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            boot = file.read().strip()
-        namespace = os.stat("/tmp").st_dev
-    except OSError:
-        boot, namespace = "", 0
-    return f"{socket.gethostname()}/{boot}/{namespace}"
 
 
 _PULSE = 0x8000_0000
@@ -127,13 +114,13 @@ class ZmqTransport:
         self._authenticator.start()
         self._authenticator.configure_plain(domain="*", passwords={_USER: access.password})
         self._authenticator.configure_curve_callback(domain="*", credentials_provider=_Keys(access.client_public))
-        self._directory = tempfile.mkdtemp(prefix="penstock-")
+        self._directory = SocketDirectory()
         self._inboxes = [self._bind_local()]
         remote = ""
         if address is not None:
             self._inboxes.append(self._bind_remote(address))
             remote = f"tcp://{address}:{self._inboxes[-1].getsockopt_string(zmq.LAST_ENDPOINT).rsplit(':', 1)[1]}"
-        self.endpoint = Endpoint(host_id(), f"ipc://{self._directory}/inbox", remote)
+        self.endpoint = Endpoint(host_id(), f"ipc://{self._directory.path}/inbox", remote)
         self._outlets: dict[WorkerId, Outlet] = {}
         self._to_self: deque[Frame] = deque()
         self._decoder = Decoder()
@@ -155,7 +142,7 @@ class ZmqTransport:
     def _bind_local(self) -> zmq.Socket[bytes]:
         inbox = self._socket(zmq.PULL)
         inbox.plain_server = True
-        inbox.bind(f"ipc://{self._directory}/inbox")
+        inbox.bind(f"ipc://{self._directory.path}/inbox")
         return inbox
 
     def _bind_remote(self, address: str) -> zmq.Socket[bytes]:
@@ -250,7 +237,7 @@ class ZmqTransport:
         self._context.term()
         os.close(self._wake_in)
         os.close(self._wake_out)
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.close()
 
 
 _SCHEDULE = "/proc/thread-self/schedstat"

@@ -31,7 +31,7 @@ from penstock.connectors.sink import Sink
 from penstock.errors import PipelineError
 from penstock.graph.logical import Graph, Keeps, Node, topological
 from penstock.ids import OperatorName
-from penstock.user_code import strangeness
+from penstock.user_code import strangeness, with_cells
 
 _OURS = 2
 _HINT_LENGTH = 32
@@ -45,7 +45,9 @@ def calling_line() -> str:
     frame = sys._getframe(1)
     while frame.f_back is not None and strangeness(frame.f_code.co_filename) == _OURS:
         frame = frame.f_back
-    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    cell = with_cells(f"{file}:{line}")
+    return cell if cell != f"{file}:{line}" else f"{os.path.basename(file)}:{line}"
 
 
 def label_of(function: object) -> str:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import replace
 
-from penstock.errors import DataError, JobFailed, PenstockError, ProtocolViolation, UserCodeError, error_class
+from penstock.errors import (
+    DataError,
+    JobFailed,
+    PenstockError,
+    PipelineError,
+    ProtocolViolation,
+    UserCodeError,
+    error_class,
+)
 from penstock.ids import Generation, OperatorName, SubtaskId, WorkerId
 from penstock.mailbox.frames import FailedFrame
 from penstock.mailbox.journal import told
@@ -23,21 +30,24 @@ def failed_frame(
 ) -> FailedFrame:
     """The report of a failure. `working` is the operator that was called, and the number of its subtask."""
     if isinstance(error, PenstockError):
-        text, kind = str(error), type(error).__name__
+        text, kind, raised = str(error), type(error).__name__, error.traceback
     else:
         # A bug of ours: everything that is known.
-        text, kind = "".join(traceback.format_exception(error)), ""
+        text, kind, raised = "".join(traceback.format_exception(error)), "", ""
     operator, index = working or (None, None)
-    frame = FailedFrame(generation, worker, text, subtask, kind, story=story, operator=operator, index=index)
-    if isinstance(error, UserCodeError):
-        return replace(
-            frame,
-            kind="UserCodeError",
-            traceback=error.traceback,
-            may_pass=error.may_pass,
-            signature=error.signature,
-        )
-    return frame
+    return FailedFrame(
+        generation,
+        worker,
+        text,
+        subtask,
+        "UserCodeError" if isinstance(error, UserCodeError) else kind,
+        raised,
+        may_pass=isinstance(error, UserCodeError) and error.may_pass,
+        story=story,
+        signature=error.signature if isinstance(error, UserCodeError | DataError) else "",
+        operator=operator,
+        index=index,
+    )
 
 
 def error_of(frame: FailedFrame) -> PenstockError:
@@ -57,9 +67,13 @@ def _error_of(frame: FailedFrame) -> PenstockError:
         error.traceback, error.may_pass = with_cells(frame.traceback), frame.may_pass
         error.signature = frame.signature
         return error
-    if issubclass(kind, DataError):
+    if issubclass(kind, DataError | PipelineError):
         # It names the operator, and where it matters the record.
-        return kind(frame.error)
+        refused = kind(with_cells(frame.error))
+        refused.traceback, refused.is_placed = with_cells(frame.traceback), True
+        if isinstance(refused, DataError):
+            refused.signature = frame.signature
+        return refused
     return JobFailed(f"{where}: {frame.error}") if kind is PenstockError else kind(f"{where}: {frame.error}")
 
 
@@ -70,7 +84,7 @@ def is_defect(error: Exception) -> bool:
 
 def given_up(error: Exception, reason: str) -> Exception:
     """What the pipeline ends with. An error of the user's own code or data is raised as it is."""
-    if isinstance(error, UserCodeError | DataError):
+    if isinstance(error, UserCodeError | DataError | PipelineError):
         error.add_note(f"The pipeline gave up: {reason}.")
         return error
     failure = JobFailed(f"the pipeline gave up: {reason}. The last one: {error}")

@@ -178,13 +178,13 @@ class FailedFrame:
     kind: str = ""
     """Name of the error's class in `penstock.errors`; empty for any other exception."""
     traceback: str = ""
-    """Of the exception that user code has raised."""
+    """Of the exception that user code has raised, or of an error of data."""
     may_pass: bool = False
     """Whether user code has failed for a reason outside the program."""
     story: str = ""
     """The last steps of the checkpoint protocol in the worker, one a line."""
     signature: str = ""
-    """`UserCodeError.signature`."""
+    """`UserCodeError.signature`, or that of a `DataError`."""
     operator: OperatorName | None = None
     """The operator that worked when it failed; None if it was the mailbox itself."""
     index: int | None = None

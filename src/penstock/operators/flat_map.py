@@ -14,14 +14,13 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import PenstockError
 from penstock.operators.contract import Emit, Row, UserFunction
 from penstock.operators.failures import OnError
 from penstock.operators.formats import As, concatenated
 from penstock.operators.side_outputs import NO_SIDE_OUTPUTS, Schemas, SideOutput, SideOutputs
 from penstock.operators.stateless import FunctionOperator, Made
 from penstock.operators.steps import Steps
-from penstock.user_code import shortened
+from penstock.user_code import note_row
 
 _AT_ONCE_MAX = 64
 """Outputs that are taken from a generator between two looks at the clock, where they come fast."""
@@ -124,10 +123,8 @@ class FlatMapOperator(FunctionOperator):
                         outputs = self._sent(outputs, emit)
                         yield number + 1, False
                     left = self._at_once
-        except PenstockError:
-            raise
         except Exception as error:
-            error.add_note(f"row {number} of {len(rows)} in its batch, {shortened(repr(rows[number]))}")
+            note_row(error, rows, number)
             raise
         self._sent(outputs, emit)
 

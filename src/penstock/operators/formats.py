@@ -242,7 +242,8 @@ class RowsFormat(Format):
                 batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             hint = "" if self.guard.is_declared else ". Types were taken from the first batch: set schema=… instead"
-            raise DataError(f"{self.guard.where}: rows cannot become Arrow: {error}{hint}") from error
+            row = _first_refused(outputs, columns, schema.types if schema is not None else ())
+            raise DataError(f"{self.guard.where}: rows cannot become Arrow: {error}{row}{hint}") from error
         self._zones.check(batch.schema, columns, outputs)
         return batch
 
@@ -306,6 +307,17 @@ class RowsFormat(Format):
 _FORMS: dict[str, type[Format]] = {
     format.name: format for format in (ArrowFormat, PandasFormat, PolarsFormat, RowsFormat)
 }
+
+
+def _first_refused(rows: Sequence[object], columns: Sequence[Sequence[object]], kinds: Sequence[pa.DataType]) -> str:
+    """Which row it was that Arrow does not take; empty if each one alone would do. Only ever asked after a failure."""
+    for number, row in enumerate(rows):
+        try:
+            for column, kind in zip(columns, kinds, strict=False):
+                pa.array([column[number]], kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            return f", in row {number} of {len(rows)} in its batch, {shortened(repr(row))}"
+    return ""
 
 
 def check_format(as_: str, operator: str) -> None:

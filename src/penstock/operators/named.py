@@ -1,19 +1,17 @@
 """The base of the engine's operators: it knows its context, and names itself in errors.
 
 What a user's function raises is reported with the operator's name by the chain it runs in; calls that do not come
-from there (timers, background work) use `reporting`.
+from there (timers, background work) use `failed`.
 """
 
 from __future__ import annotations
 
-import contextlib
 from abc import abstractmethod
-from collections.abc import Iterator
 
 import pyarrow as pa
 
 from penstock.columnar.schema_guard import SchemaGuard
-from penstock.errors import PenstockError, UserCodeError
+from penstock.errors import UserCodeError
 from penstock.operators.contract import Emit, Operator, OperatorContext
 from penstock.operators.steps import Steps
 from penstock.user_code import user_code_error
@@ -50,16 +48,6 @@ class NamedOperator(Operator):
 
     def output_guard(self, schema: pa.Schema | None = None) -> SchemaGuard:
         return SchemaGuard(f"output of operator '{self.context.operator}'", schema)
-
-    @contextlib.contextmanager
-    def reporting(self, what: str) -> Iterator[None]:
-        """Turn what user code raises into an error that names the operator."""
-        try:
-            yield
-        except PenstockError:
-            raise
-        except Exception as error:
-            raise self.failed(what, error) from error
 
     def failed(self, what: str, error: Exception) -> UserCodeError:
         context = self.context

@@ -23,7 +23,7 @@ from penstock.operators.formats import As, Format, format_of
 from penstock.operators.named import NamedOperator
 from penstock.operators.side_outputs import SideOutput
 from penstock.operators.steps import Steps
-from penstock.user_code import called_with
+from penstock.user_code import called_with, note_batch
 
 Made: TypeAlias = pa.RecordBatch | SideOutput
 """Something that leaves an operator: a batch of its main output, or one of a side output."""
@@ -61,11 +61,18 @@ class FunctionOperator(NamedOperator):
             self._work_around(batch, emit)
             return
         if self._by_row is None:
-            made = self.made(batch)
+            made = self._made_whole(batch)
         else:
             made = self.made_of(batch, called_with(self._by_row, self.format.of(batch)))
         for result in made:
             self.send(result, emit)
+
+    def _made_whole(self, batch: pa.RecordBatch) -> list[Made]:
+        try:
+            return self.made(batch)
+        except Exception as error:
+            note_batch(error, batch)
+            raise
 
     def send(self, result: Made, emit: Emit) -> None:
         emit(result)

@@ -7,7 +7,7 @@ counts, because subtasks work side by side.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.ids import CheckpointId, SubtaskId
@@ -95,3 +95,9 @@ def stats_of(reports: tuple[SubtaskReport, ...]) -> tuple[SubtaskStats, ...]:
     """The figures of the reports, in the order of the subtasks."""
     figures = (SubtaskStats(report.subtask, report.cut, report.figures) for report in reports)
     return tuple(sorted(figures, key=lambda each: each.subtask))
+
+
+def ends_with_savepoint(records: Sequence[CheckpointRecord]) -> bool:
+    """Whether the last checkpoint is the savepoint of a stop; without one, a drain is the end of all input."""
+    last = next((record for record in reversed(records) if record.is_completed), None)
+    return last is not None and BarrierFlag.DRAIN in last.flags and BarrierFlag.SAVEPOINT in last.flags

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.driver.attempts.phases import Phase
 from penstock.ids import CheckpointId
 from penstock.protocol.barrier import BarrierFlag
-from penstock.protocol.history import CheckpointRecord
+from penstock.protocol.history import CheckpointRecord, ends_with_savepoint
 from penstock.spark.cancellation import cancel_other_jobs
 
 if TYPE_CHECKING:
@@ -111,10 +111,10 @@ def ending_text(records: tuple[CheckpointRecord, ...], again: str, *, is_cut_sho
     """How a job that did not fail has ended, in words. `again` says how to go on: `run the same command again`."""
     last = next((record for record in reversed(records) if record.is_completed), None)
     if last is not None and BarrierFlag.DRAIN in last.flags:
-        if BarrierFlag.SAVEPOINT in last.flags and is_cut_short:
+        if ends_with_savepoint(records) and is_cut_short:
             # It was complete when it was no longer waited for, and it is what a new start goes on from.
             return f"stopped; savepoint {last.checkpoint} was completed: {again} to go on from it"
-        if BarrierFlag.SAVEPOINT in last.flags:
+        if ends_with_savepoint(records):
             return f"stopped with savepoint {last.checkpoint}: {again} to go on from there"
         return f"finished: all input is read, and everything is published with checkpoint {last.checkpoint}"
     where = f"from checkpoint {last.checkpoint}" if last is not None else "from where this run began"

@@ -90,18 +90,21 @@ def _active_jobs(context: SparkContext) -> list[_Job]:
 def hold_up_of(slots: Slots | None, workers: int) -> HoldUp | None:
     """The reason why `workers` tasks do not start together, and the way out; None if they can."""
     if slots is None:
-        tasks = "the task" if workers == 1 else f"the {workers} tasks"
+        begun = "the task of the pipeline has begun"
+        if workers > 1:
+            begun = f"the {workers} tasks of the pipeline, which start together, have begun"
         text = (
-            f"no worker has reported yet. Spark Connect says neither whether {tasks} of the pipeline, which start "
-            f"together, have begun nor how many slots are free. If they are not just slow to start: stop other jobs "
-            f"that hold slots, give the server more cores, or lower workers or parallelism"
+            f"no worker has reported yet. Spark Connect says neither whether {begun} nor how many slots are free. "
+            f"Unless the start is just slow: stop other jobs that hold slots, give the server more cores, or lower "
+            f"workers or parallelism"
         )
         return HoldUp("Spark Connect does not report slots", text)
     if slots.free >= workers:
         return None
+    needed = "1 slot" if workers == 1 else f"{workers} slots at the same time"
     text = (
-        f"the pipeline needs {workers} slots at the same time, and {slots.free} of the {slots.total} slots of this "
-        f"session {'is' if slots.free == 1 else 'are'} free: "
+        f"the pipeline needs {needed}, and {slots.free} of the {slots.total} slots of this session "
+        f"{'is' if slots.free == 1 else 'are'} free: "
     )
     if slots.holders:
         more = f" and {len(slots.holders) - _HOLDERS_MAX} more" if len(slots.holders) > _HOLDERS_MAX else ""

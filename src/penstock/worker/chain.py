@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from penstock.errors import PenstockError, UserCodeError
+from penstock.errors import PenstockError
 from penstock.graph.physical import Chain, PhysicalPlan
 from penstock.ids import CheckpointId, OperatorName, SubtaskId
 from penstock.metrics.instruments import Counter
@@ -18,8 +18,8 @@ from penstock.model.event_time import MAX_WATERMARK
 from penstock.operators.contract import BatchLimits, Emit, Operator
 from penstock.operators.steps import Steps
 from penstock.protocol.manifest import Committable, Manifest, StateKind
-from penstock.user_code import user_code_error
-from penstock.worker.context import Context, EventTime, Piece
+from penstock.user_code import place
+from penstock.worker.context import Context, EventTime, Piece, cause_of
 from penstock.worker.services import Services
 from penstock.worker.sink_stage import SinkStage, no_committables
 from penstock.worker.source_stage import SourceStage
@@ -71,8 +71,10 @@ class OperatorChain:
         for node in self.chain.nodes:
             emit_to = functools.partial(side_output, node.name)
             if node.source is not None:
-                place = subtask.index, self.chain.parallelism
-                self.source = SourceStage(node.name, node.source, *place, emit_to, services.metrics)
+                position = subtask.index, self.chain.parallelism
+                self.source = SourceStage(
+                    node.name, node.source, *position, emit_to, services.metrics, added_at=node.place
+                )
                 continue
             context = Context(
                 node.name,
@@ -82,6 +84,7 @@ class OperatorChain:
                 max_parallelism=plan.max_parallelism,
                 key_groups=plan.key_groups(subtask),
                 key=self.chain.key if node.name == self.chain.name else (),
+                added_at=node.place,
                 release_watermark=functools.partial(self._release, len(self.contexts)),
                 event_time=event_time,
                 work_off=functools.partial(self._work_off, len(self.contexts), work_off),
@@ -137,10 +140,8 @@ class OperatorChain:
                     steps = operator.process(batch, 0, emit)
                     if steps is not None:
                         self._begin(position, steps)
-                except PenstockError:
-                    raise
                 except Exception as error:
-                    raise self._failed(context, "process", error) from error
+                    raise context.told("process", error) from cause_of(error)
                 activity.working = before
 
         return call
@@ -195,37 +196,38 @@ class OperatorChain:
         if steps is not None:
             self._begin(position, steps)
 
-    def _failed(self, context: Context, what: str, error: Exception) -> UserCodeError:
-        where = f"operator '{context.operator}', subtask {context.subtask} of {context.parallelism}"
-        return user_code_error(f"{where}: {what}", error)
-
     def _guarded(self, context: Context, what: str, call: Callable[..., T], *arguments: object) -> T:
         activity = self._activity
         before, activity.working = activity.working, (context.operator, context.subtask)
         try:
             result = call(*arguments)
-        except PenstockError:
-            raise
         except Exception as error:
-            raise self._failed(context, what, error) from error
+            raise context.told(what, error) from cause_of(error)
         activity.working = before
         return result
 
     def process(self, batch: pa.RecordBatch, source: int) -> Steps | None:
         """Work on records that came in on input number `source`; or return the steps in which `step` does it."""
         if not self._operators:
-            self._emits[0](batch)
+            self._hand_over(batch)
             return None
         self._activity.working = self.contexts[0].operator, self.subtask.index
         try:
             steps = self._operators[0].process(batch, source, self._emits[0])
-        except PenstockError:
-            raise
         except Exception as error:
-            raise self._failed(self.contexts[0], "process", error) from error
+            raise self.contexts[0].told("process", error) from cause_of(error)
         if steps is None:
             self.contexts[0].records_in.value += batch.num_rows
         return steps
+
+    def _hand_over(self, batch: pa.RecordBatch) -> None:
+        """Records of a source that nothing in this subtask works on."""
+        try:
+            self._emits[0](batch)
+        except PenstockError as error:
+            if self.source is not None:
+                place(error, self.source.named, self.source.subtask, self.source.added_at)
+            raise
 
     def step(self, steps: Steps) -> bool:
         """Go on with records that `process` has begun with; False if that was the last step."""

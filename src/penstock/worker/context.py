@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
-from penstock.errors import IncompatibleCheckpoint, PipelineError
+from penstock.errors import IncompatibleCheckpoint, PenstockError, PipelineError
 from penstock.ids import OperatorName
 from penstock.metrics.metric import Over, gauge
 from penstock.metrics.standard import RECORDS_IN, RECORDS_OUT
@@ -20,6 +20,7 @@ from penstock.model.event_time import IDLE_WATERMARK, MIN_WATERMARK
 from penstock.protocol.manifest import Manifest, StateKind
 from penstock.protocol.manifest.compatibility import check_states
 from penstock.state.keyed import KeyedState
+from penstock.user_code import place, user_code_error
 from penstock.worker.services import Services
 
 T = TypeVar("T")
@@ -43,6 +44,11 @@ class Piece:
     key_group_first: int = 0
     key_group_end: int = 0
     declared: str = ""
+
+
+def cause_of(error: Exception) -> BaseException | None:
+    """An error of ours is raised as it is, with the cause that it has."""
+    return error.__cause__ if isinstance(error, PenstockError) else error
 
 
 class BatchStateHolder:
@@ -86,6 +92,7 @@ class Context:
         max_parallelism: int,
         key_groups: range,
         key: tuple[str, ...],
+        added_at: str = "",
         release_watermark: Callable[[int], None],
         event_time: EventTime,
         work_off: Callable[[Iterator[None]], None],
@@ -97,6 +104,8 @@ class Context:
         self.max_parallelism = max_parallelism
         self.key_groups = key_groups
         self.key = key
+        self.added_at = added_at
+        """The line of the user's program that describes the operator."""
         self._services = services
         self._release_watermark = release_watermark
         self._event_time = event_time
@@ -119,8 +128,22 @@ class Context:
     def now_ms(self) -> int:
         return self._services.clock.wall_ms()
 
+    def told(self, what: str, error: Exception) -> PenstockError:
+        """The error to raise for one in this operator: its message names operator, subtask and the user's line."""
+        named, subtask = f"operator '{self.operator}'", f"subtask {self.subtask} of {self.parallelism}"
+        if isinstance(error, PenstockError):
+            place(error, named, subtask, self.added_at)
+            return error
+        return user_code_error(f"{named}, {subtask}: {what}", error, self.added_at)
+
     def call_at(self, at_ms: int, call: Callable[[], None]) -> None:
-        self._services.timers.after(max(0, at_ms - self.now_ms()), lambda: self._work(call))
+        def guarded() -> None:
+            try:
+                call()
+            except Exception as error:
+                raise self.told("on_timer", error) from cause_of(error)
+
+        self._services.timers.after(max(0, at_ms - self.now_ms()), lambda: self._work(guarded))
 
     def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         self._services.background.submit(work, lambda outcome: self._work(lambda: done(outcome)))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from penstock.errors import PenstockError
-from penstock.user_code import user_code_error
+from penstock.user_code import place, user_code_error
 from penstock.worker.chain import OperatorChain
 from penstock.worker.latency import LatencyMarkers
 from penstock.worker.services import Services
@@ -93,11 +93,11 @@ class SourceReading:
         self._services.activity.working = source.operator, source.index
         try:
             return source.read(rows_max, self._services.clock.now_ms())
-        except PenstockError:
+        except PenstockError as error:
+            place(error, source.named, source.subtask, source.added_at)
             raise
         except Exception as error:
-            where = f"source '{source.operator}', subtask {source.index} of {source.parallelism}"
-            raise user_code_error(f"{where}: read", error) from error
+            raise user_code_error(f"{source.named}, {source.subtask}: read", error, source.added_at) from error
 
     def _rest(self, rest_ms: int) -> None:
         self.rests = True

@@ -85,8 +85,12 @@ class SourceStage:
         parallelism: int,
         emit_side: Callable[[str, pa.RecordBatch], None] = lambda output, batch: None,
         metrics: Registry | None = None,
+        *,
+        added_at: str = "",
     ) -> None:
         self.operator = operator
+        self.added_at = added_at
+        """The line of the user's program that describes the source."""
         self.source = source
         self.index = index
         self.parallelism = parallelism
@@ -179,6 +183,15 @@ class SourceStage:
                 f"checkpoint has of a source of that name ({type(error).__name__}: {error}). If it was another, put "
                 f"it back, or give this one another name and set allow_dropped_state=True"
             ) from error
+
+    @property
+    def named(self) -> str:
+        return f"source '{self.operator}'"
+
+    @property
+    def subtask(self) -> str:
+        """The subtask, as messages name it."""
+        return f"subtask {self.index} of {self.parallelism}"
 
     def on_listed(self, names: Sequence[str] | Exception, now_ms: int = 0) -> None:
         """Take the outcome of a repeated listing of the splits.

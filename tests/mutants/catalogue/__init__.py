@@ -14,6 +14,7 @@ from tests.mutants.catalogue import (
     dashboard,
     drift,
     files,
+    first_use,
     functions,
     hands,
     inputs,
@@ -70,4 +71,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *relational.MUTANTS,
     *joins.MUTANTS,
     *output_log.MUTANTS,
+    *first_use.MUTANTS,
 )

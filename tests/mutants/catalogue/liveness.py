@@ -187,8 +187,8 @@ MUTANTS = (
     _mutant(
         "The counts in an error of data are part of a failure",
         _ERRORS,
-        '_NUMBER.sub("#", str(error))',
-        "str(error)",
+        '_NUMBER.sub("#", error.signature or str(error))',
+        "(error.signature or str(error))",
         "The same bad column looks like another error in every batch.",
     ),
     _mutant(
@@ -201,8 +201,8 @@ MUTANTS = (
     _mutant(
         "The driver names the file of a cell and not the cell",
         _FAILURES,
-        "kind(with_cells(frame.error))",
-        "kind(frame.error)",
+        "        error = kind(with_cells(frame.error))",
+        "        error = kind(frame.error)",
         "The error in a notebook names a file that does not exist.",
     ),
     _mutant(

@@ -32,6 +32,9 @@ class Said:
     def say(self, text: str) -> None:
         self.remarks.append(text)
 
+    def note(self, text: str) -> None:
+        self.say(text)
+
     def close(self, reading: Reading) -> None:
         self.is_open = False
 

@@ -423,7 +423,7 @@ class TestEnding:
         assert frame.barrier.flags & BarrierFlag.DRAIN
         driver.acknowledge(int(frame.barrier.checkpoint))
         assert [type(answer) for answer in answers] == [RequestCompleted]
-        assert driver.phase is Phase.FINISHED
+        assert driver.phase is Phase.STOPPED
 
     def test_a_request_that_comes_too_early_waits_for_the_attempt(self) -> None:
         driver = Driver(MemoryStore())
@@ -455,7 +455,7 @@ class TestEnding:
         driver.supervisor.request(RequestKind.CHECKPOINT, answers.append)
         assert answers == [
             RequestDeclined(DeclineReason.CANCELLED, "the pipeline was stopped"),
-            RequestDeclined(DeclineReason.DRAINED, "the pipeline has finished"),
+            RequestDeclined(DeclineReason.DRAINED, "the pipeline has stopped"),
         ]
 
     @pytest.mark.parametrize("when", ["claiming", "running", "waiting"])
@@ -474,7 +474,7 @@ class TestEnding:
             driver.clock.advance(50)
             driver.supervisor.timers.fire()
             driver.background.run()
-        assert (driver.phase, len(driver.worker_group.launched)) == (Phase.FINISHED, launched)
+        assert (driver.phase, len(driver.worker_group.launched)) == (Phase.STOPPED, launched)
 
 
 class TestRestoring:

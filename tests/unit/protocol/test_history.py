@@ -8,7 +8,7 @@ import pytest
 
 from penstock.ids import CheckpointId, OperatorName, SubtaskId
 from penstock.protocol.barrier import BarrierFlag
-from penstock.protocol.history import CheckpointRecord, Status, SubtaskStats, stats_of
+from penstock.protocol.history import CheckpointRecord, Status, SubtaskStats, ends_with_savepoint, stats_of
 from penstock.protocol.manifest import CheckpointStats, SnapshotKind, SubtaskReport
 
 READ, COUNT = SubtaskId(OperatorName("read"), 0), SubtaskId(OperatorName("count"), 1)
@@ -48,3 +48,19 @@ def test_figures_are_taken_from_the_reports_in_the_order_of_the_subtasks() -> No
         SubtaskStats(COUNT, SnapshotKind.ALIGNED, QUICK),
         SubtaskStats(READ, SnapshotKind.FORCED, SLOW),
     )
+
+
+STOP = BarrierFlag.DRAIN | BarrierFlag.SAVEPOINT
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_stopped"),
+    [(STOP, True), (BarrierFlag.DRAIN, False), (BarrierFlag.SAVEPOINT, False), (BarrierFlag.NONE, False)],
+)
+def test_a_stop_ends_with_a_savepoint_that_drains_and_the_end_of_input_without(
+    flags: BarrierFlag, is_stopped: bool
+) -> None:
+    last = replace(RECORD, flags=flags)
+    declined = replace(last, flags=STOP, status=Status.DECLINED)
+    assert ends_with_savepoint((RECORD, last, declined)) is is_stopped
+    assert not ends_with_savepoint(())

@@ -28,6 +28,7 @@ def test_of_many_holders_a_few_are_named() -> None:
     found = hold_up_of(Slots(9, 9, tuple(f"job {number}" for number in range(9))), 1)
     assert found is not None
     assert "job 4 and 4 more" in found.text
+    assert found.text.startswith("the pipeline needs 1 slot, and 0 of the 9 slots")
     assert "job 5" not in found.text
 
 
@@ -36,6 +37,8 @@ def test_with_spark_connect_nobody_knows_and_that_is_said() -> None:
     assert found is not None
     assert found.text.startswith("no worker has reported yet. Spark Connect says neither whether the 2 tasks of")
     assert "stop other jobs that hold slots" in found.text
+    one = hold_up_of(None, 1)
+    assert one is not None and "whether the task of the pipeline has begun nor" in one.text
 
 
 def test_a_pipeline_says_what_it_leaves_for_others() -> None:

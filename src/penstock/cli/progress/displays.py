@@ -21,7 +21,7 @@ from penstock.protocol.history import CheckpointRecord
 
 _LINE_EVERY_S = 2.0
 _WIDTH_MAX = 100
-_PHASE_STYLES = {"running": "green", "failed": "bold red", "finished": "bold green"}
+_PHASE_STYLES = {"running": "green", "failed": "bold red", "finished": "bold green", "stopped": "bold green"}
 
 
 class Display(Protocol):
@@ -34,7 +34,11 @@ class Display(Protocol):
         ...
 
     def say(self, text: str) -> None:
-        """A remark that stays."""
+        """A remark that stays, such as the answer to Ctrl-C."""
+        ...
+
+    def note(self, text: str) -> None:
+        """A remark about progress: it stays, unless nobody wants to hear of progress."""
         ...
 
     def close(self, reading: Reading) -> None:
@@ -43,7 +47,7 @@ class Display(Protocol):
 
 
 class QuietDisplay:
-    """Nothing but remarks."""
+    """Nothing but the answers to Ctrl-C."""
 
     def open(self) -> None:
         pass
@@ -53,6 +57,9 @@ class QuietDisplay:
 
     def say(self, text: str) -> None:
         print(text, flush=True)
+
+    def note(self, text: str) -> None:
+        pass
 
     def close(self, reading: Reading) -> None:
         pass
@@ -85,6 +92,9 @@ class PlainDisplay:
 
     def say(self, text: str) -> None:
         print(f"{self._now():%Y-%m-%d %H:%M:%S} {text}", file=self._file or sys.stdout, flush=True)
+
+    def note(self, text: str) -> None:
+        self.say(text)
 
     def close(self, reading: Reading) -> None:
         if plain_line(reading) != self._line:
@@ -129,6 +139,9 @@ class LiveDisplay:
 
     def say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False)
+
+    def note(self, text: str) -> None:
+        self.say(text)
 
     def close(self, reading: Reading) -> None:
         self._draw(reading, "")

@@ -29,7 +29,14 @@ class Phase(enum.Enum):
     """It takes its last savepoint."""
     WAITING = "waiting to restart"
     FINISHED = "finished"
+    """All input is read and published."""
+    STOPPED = "stopped"
+    """Somebody has stopped it, with a savepoint or at once: it can go on."""
     FAILED = "failed"
+
+    @property
+    def is_end(self) -> bool:
+        return self in (Phase.FINISHED, Phase.STOPPED, Phase.FAILED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ rows. What the calls return is put together again, so that many keys do not mean
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +31,7 @@ from penstock.operators.side_outputs import NO_SIDE_OUTPUTS, Schemas, SideOutput
 from penstock.operators.spark.processor import ProcessorFunction
 from penstock.operators.spark.values import SparkPandasFormat, SparkRowsFormat, StateTuples
 from penstock.operators.steps import Steps
-from penstock.user_code import shortened
+from penstock.user_code import note_batch, note_record, shortened
 
 _INITIAL_ROWS = 1 << 14
 """Rows of the initial state that are grouped by key in one call."""
@@ -91,6 +92,21 @@ class StatefulOperator(NamedOperator):
             self.access.timer_ms = max(self.access.timer_ms, at_ms)
         with self.reporting("on_timer"):
             self._outputs += self.format.outputs(self.call_timer(key, at_ms))
+
+    @contextlib.contextmanager
+    def reporting(self, what: str) -> Iterator[None]:
+        """Errors of the function tell for which key it was called; those of other operators are left as they are."""
+        try:
+            yield
+        except PenstockError as error:
+            note_record(error, self._key_text)
+            raise
+        except Exception as error:
+            raise self.failed(f"{what}, {self._key_text}", error) from error
+
+    @property
+    def _key_text(self) -> str:
+        return f"key {shortened(repr(self.access.key))}"
 
     def call_timer(self, key: Key, at_ms: int) -> object:
         raise NotImplementedError
@@ -155,7 +171,7 @@ class ProcessOperator(StatefulOperator):
         outputs: list[object] = []
         called = 0
         is_over = begin_slice()
-        try:
+        with self.reporting("process"):
             for key, rows, done in access.calls(groups, format.of, format.cut, self.keys_shown(), steps):
                 if is_around:
                     outputs += self._outputs_around(key, rows, groups.batch.slice(called, done - called))
@@ -177,10 +193,6 @@ class ProcessOperator(StatefulOperator):
                     outputs, steps.rows_done = [], done
                     yield
                     is_over = begin_slice()
-        except PenstockError:
-            raise
-        except Exception as error:
-            raise self.failed(f"process, key {shortened(repr(access.key))}", error) from error
         self.emit_all(outputs, emit)
 
     def _outputs_around(self, key: Key, rows: Records, batch: pa.RecordBatch) -> list[object]:
@@ -329,7 +341,12 @@ class TwoInputOperator(StatefulOperator):
             steps.calls += 1
             steps.keys += 1 if isinstance(part, pa.RecordBatch) else len(part.starts)
             done += given.num_rows
-            self.emit_all(self.format.outputs(process(given, self.access)), emit)
+            try:
+                outputs = self.format.outputs(process(given, self.access))
+            except Exception as error:
+                note_batch(error, given)
+                raise
+            self.emit_all(outputs, emit)
             if is_over() and done < len(steps.order):
                 # I1: the output of these calls has left before anybody looks at the state.
                 steps.rows_done = done

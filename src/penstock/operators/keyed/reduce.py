@@ -16,6 +16,7 @@ from penstock.operators.formats import RowsFormat
 from penstock.operators.keyed.aggregate import Pending
 from penstock.operators.named import NamedOperator
 from penstock.operators.steps import Steps
+from penstock.user_code import note_record, shortened
 
 Key: TypeAlias = tuple[Hashable, ...]
 
@@ -86,7 +87,11 @@ class ReduceOperator(NamedOperator):
             before = touched.get(key)
             if before is None and (kept := self._rows.get(key)) is not None:
                 before = kept[1]
-            touched[key] = self._reduced(before, rows)
+            try:
+                touched[key] = self._reduced(before, rows)
+            except Exception as error:
+                note_record(error, f"key {shortened(repr(key))}")
+                raise
             steps.calls += 1
             if is_over() and done < groups.batch.num_rows:
                 # I1: rows that are done are in the state, and their output has left.

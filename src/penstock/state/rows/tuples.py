@@ -92,7 +92,8 @@ class TupleType:
             "    return frozen(value)\n"
         )
         made: dict[str, Any] = {"frozen": self._frozen, "date": datetime.date, "datetime": datetime.datetime}
-        exec(source, made)
+        # With a name that is not taken for a line of the user's.
+        exec(compile(source, "<penstock: tuples>", "exec"), made)
         freeze: Callable[[object], Row] = made["freeze"]
         return freeze
 

@@ -102,10 +102,11 @@ def test_plain_lines_come_every_two_seconds_and_errors_once() -> None:
     assert lines[1] == "2026-11-17 09:05:07 1s error: worker 1 died"
 
 
-def test_a_quiet_display_shows_remarks_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quiet_display_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
     display, reading = QuietDisplay(), Readings(FakeJob(), 0.0).take(0.0)
     display.open()
     display.show(reading)
+    display.note("holds 2 of the 2 slots of Spark")
     display.say("stopping")
     display.close(reading)
     assert capsys.readouterr().out == "stopping\n"

@@ -291,7 +291,8 @@ def test_what_a_timer_raises_names_its_operator() -> None:
             raise KeyError("nope")
 
     with pytest.raises(
-        UserCodeError, match=r"operator 'process-user-[0-9a-f]{8}', subtask 0 of 1: on_timer raised KeyError"
+        UserCodeError,
+        match=r"operator 'process-user-[0-9a-f]{8}', subtask 0 of 1: on_timer, key \('u0',\) raised KeyError",
     ):
         run_of(lambda s: s.key_by("user").process(Broken(1)), [*clicks(1), PAUSE("30 ms")], restarts=0)
 
