@@ -16,7 +16,7 @@ from bytewax.testing import cluster_main
 
 workers, rows, kind, keys = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 MASK, BATCH, LEAST = (1 << 64) - 1, 1_000, 100.0
-first, newest, sums = [], {}, [0, 0.0]
+first, newest, sums = [], {}, []
 
 
 def record(number):
@@ -54,12 +54,17 @@ class Records(FixedPartitionedSource):
 
 
 class Out(StatelessSinkPartition):
+    def __init__(self):
+        # Workers are threads: a sum that all of them add to would miss some.
+        self.sums = [0, 0.0]
+        sums.append(self.sums)
+
     def write_batch(self, items):
         if kind == "keyed":
             newest.update(items)
         else:
-            sums[0] += len(items)
-            sums[1] += sum(item["v"] for item in items)
+            self.sums[0] += len(items)
+            self.sums[1] += sum(item["v"] for item in items)
 
 
 class Sink(DynamicSink):
@@ -101,6 +106,6 @@ if kind == "keyed":
     right = found == (rows, sum(values))
 else:
     kept = [value for value in values if kind != "filter" or value > LEAST]
-    right = sums == [len(kept) * (2 if kind == "flat_map" else 1), sum(kept) * (2 if kind == "map" else 1)]
+    right = [sum(each) for each in zip(*sums)] == [len(kept) * (2 if kind == "flat_map" else 1), sum(kept) * (2 if kind == "map" else 1)]
 print(f"bytewax {kind} p={workers} keys={keys} rows={rows} rate={rows / net / 1e6:.4f}M/s net={net:.3f}s {'verified' if right else 'WRONG'}")
 sys.exit(not right)
