@@ -86,8 +86,13 @@ def called_with(function: Callable[[Any], Any], rows: list[Any]) -> list[Any]:
         return [function(row) for row in left]
     except Exception as error:
         number = len(rows) - operator.length_hint(left) - 1
-        error.add_note(f"row {number} of {len(rows)} in its batch, {shortened(repr(rows[number]))}")
+        add_row_note(error, number, len(rows), rows[number])
         raise
+
+
+def add_row_note(error: Exception, number: int, rows: int, row: object) -> None:
+    """Note with an exception for which row of a batch it was raised."""
+    error.add_note(f"row {number} of {rows} in its batch, {shortened(repr(row))}")
 
 
 def reason_of(error: BaseException) -> str:
