@@ -85,13 +85,6 @@ MUTANTS = (
         "A negative zero loses its sign, and what is refused depends on the other rows.",
     ),
     _mutant(
-        "A text that is passed on is the column of its name, whatever the type",
-        _FORMATS,
-        "batch.schema.field(field.name).type == field.type and ",
-        "",
-        "The output has another type than was declared.",
-    ),
-    _mutant(
         "Keys of many rows are stored with the types that they came in",
         _CURSOR,
         "    return array if array.type == kind else array.cast(kind)\n",
