@@ -71,6 +71,7 @@ def user_code() -> list[Case]:
         case("StatefulProcessor in pandas", "processor", keys, 2_000_000, (*spark, 400_000), 3.0, 10.0)
         case("StatefulProcessor in rows", "processor-rows", keys, 2_000_000, (*spark, 400_000), 3.0, 10.0)
         case("KeyedFunction in rows", "keyed", keys, 4_000_000, (*bytewax, 2_000_000), 2.0, 5.0)
+        case("reduce in rows", "reduce", keys, 4_000_000, (*bytewax, 2_000_000), 2.0, 5.0)
         case("KeyedFunction in rows, beside PyFlink", "keyed", keys, 4_000_000, (*flink, 400_000), 3.0, 10.0)
     for kind in ("map", "filter", "flat_map"):
         case(f"{kind} in rows", kind, 1, 8_000_000, (*bytewax, 2_000_000), 2.0, 5.0)

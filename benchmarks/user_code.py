@@ -5,6 +5,7 @@
 | `processor` | PySpark's `StatefulProcessor` with value and map state, in pandas (`benchmarks/processors.py`) |
 | `processor-rows` | the same in rows |
 | `keyed` | a `KeyedFunction` in rows: count and sum of each key |
+| `reduce` | a function of two rows: the sum of each key |
 | `map`, `filter`, `flat_map` | a function of one row, a dictionary |
 | `map-pandas` | a function of DataFrames |
 
@@ -24,10 +25,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.checked import Checked, CheckpointStats, noted
+from benchmarks.checked import Checked, CheckpointStats, Tally, noted
 from benchmarks.processors import OUTPUT, PandasTotals, RowTotals
 from benchmarks.session import bench, wait_watching_memory
-from benchmarks.work import Newest, Sums, records, require_equal, source_of
+from benchmarks.work import Newest, NewestSums, Sums, records, require_equal, source_of
 from penstock import KeyedFunction, Pipeline
 from penstock.api.stream import Stream
 
@@ -54,6 +55,10 @@ def twice(row: dict[str, Any]) -> dict[str, Any]:
     return {"k": row["k"], "v": row["v"] * 2.0, "n": row["n"]}
 
 
+def added(so_far: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    return {"k": row["k"], "v": so_far["v"] + row["v"], "n": row["n"]}
+
+
 def is_large(row: dict[str, Any]) -> bool:
     return bool(row["v"] > _LEAST)
 
@@ -72,6 +77,7 @@ _FUNCTIONS: dict[str, Callable[[Stream], Stream]] = {
     "processor": lambda s: s.key_by("k").process(PandasTotals(), format="pandas", schema=OUTPUT, name="totals"),
     "processor-rows": lambda s: s.key_by("k").process(RowTotals(), format="rows", schema=OUTPUT, name="totals"),
     "keyed": lambda s: s.key_by("k").process(Totals(), format="rows", schema=OUTPUT, name="totals"),
+    "reduce": lambda s: s.key_by("k").reduce(added, name="reduce"),
     "map": lambda s: s.map(twice, format="rows", name="map"),
     "filter": lambda s: s.filter(is_large, format="rows", name="filter"),
     "flat_map": lambda s: s.flat_map(in_halves, format="rows", name="flat_map"),
@@ -89,13 +95,19 @@ def expected(kind: str, keys: int, rows: int) -> CheckpointStats:
             values = values[values > _LEAST]
         count += len(values) * (2 if kind == "flat_map" else 1)
         total += float(np.sum(values)) * (2 if kind.startswith("map") else 1)
-    return {"rows": count, "total": total}
+    return {"total": total} if kind == "reduce" else {"rows": count, "total": total}
+
+
+def tally_of(kind: str, keys: int) -> Callable[[], Tally]:
+    """What the sink adds up."""
+    if kind == "reduce":
+        return functools.partial(NewestSums, keys)
+    return functools.partial(Newest, keys) if kind in _BY_KEY else functools.partial(Sums, "v")
 
 
 def run(kind: str, keys: int, parallelism: int, rows: int) -> str:
     """Run it once, verify the answer, and say how it went in one line."""
-    tally = functools.partial(Newest, keys) if kind in _BY_KEY else functools.partial(Sums, "v")
-    sink = Checked(tally)
+    sink = Checked(tally_of(kind, keys))
     with bench(parallelism) as place:
         made = Pipeline(f"bench-{kind}")
         stream = made.source(source_of(rows, parallelism, place.notes, keys), name="source")

@@ -87,6 +87,19 @@ class Newest(Tally):
         return {"rows": int(self._counts.sum()), "total": float(self._totals.sum())}
 
 
+class NewestSums(Tally):
+    """The newest sum `v` of each key."""
+
+    def __init__(self, keys: int) -> None:
+        self._totals: npt.NDArray[np.float64] = np.zeros(keys)
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        self._totals[batch.column("k").to_numpy()] = batch.column("v").to_numpy()
+
+    def figures(self) -> CheckpointStats:
+        return {"total": float(self._totals.sum())}
+
+
 # --- pipelines ---
 
 

@@ -9,7 +9,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -88,13 +88,14 @@ def called_with(function: Callable[[Any], Any], rows: list[Any]) -> list[Any]:
     try:
         return [function(row) for row in left]
     except Exception as error:
-        note_row(error, rows, len(rows) - operator.length_hint(left) - 1)
+        number = len(rows) - operator.length_hint(left) - 1
+        note_row(error, number, len(rows), rows[number])
         raise
 
 
-def note_row(error: Exception, rows: Sequence[object], number: int) -> None:
-    """An error in a function of rows."""
-    note_record(error, f"row {number} of {len(rows)} in its batch, {shortened(repr(rows[number]))}")
+def note_row(error: Exception, number: int, rows: int, row: object) -> None:
+    """Note with an exception for which row of a batch it was raised."""
+    note_record(error, f"row {number} of {rows} in its batch, {shortened(repr(row))}")
 
 
 def reason_of(error: BaseException) -> str:

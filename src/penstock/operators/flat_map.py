@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from types import GeneratorType
 from typing import cast
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.columnar.row_calls import RowCalls
 from penstock.operators.contract import Emit, Row, UserFunction
 from penstock.operators.failures import OnError
 from penstock.operators.formats import As, concatenated
 from penstock.operators.side_outputs import NO_SIDE_OUTPUTS, Schemas, SideOutput, SideOutputs
 from penstock.operators.stateless import FunctionOperator, Made
 from penstock.operators.steps import Steps
-from penstock.user_code import note_row
 
+_ITERATORS = (GeneratorType, Iterator)
+"""Most functions are generators: an abstract class takes longer to say whether something is one of its own."""
 _AT_ONCE_MAX = 64
 """Outputs that are taken from a generator between two looks at the clock, where they come fast."""
 
@@ -91,40 +94,41 @@ class FlatMapOperator(FunctionOperator):
 
     def _row_by_row(self, part: pa.RecordBatch, emit: Emit) -> Iterator[tuple[int, bool]]:
         """The same for a function of rows."""
-        rows, function, outputs_of = self.format.of(part), self.function, self._outputs
+        calls, function, outputs_of = RowCalls(part), self.function, self._outputs
+        count, left = calls.count, self._at_once
         outputs: list[object] = []
-        number, left = 0, self._at_once
         try:
-            for number, row in enumerate(rows):
+            for row in calls.rows():
                 returned = function(row)
                 left -= 1
                 if type(returned) is list:
                     outputs += returned
-                elif isinstance(returned, Iterator):
-                    at_once, was_interrupted = self._at_once, False
-                    while len(some := list(itertools.islice(returned, at_once))) == at_once:
-                        outputs += some
+                elif isinstance(returned, _ITERATORS):
+                    at_once, was_interrupted, before = self._at_once, False, len(outputs)
+                    outputs.extend(itertools.islice(returned, at_once))
+                    while len(outputs) - before == at_once:
                         left -= at_once
                         if left <= 0 and self._looks_over():
                             outputs = self._sent(outputs, emit)
                             was_interrupted = True
-                            yield number, True
-                        at_once = left = self._at_once
-                    outputs += some
-                    left -= len(some)
-                    if was_interrupted and number + 1 < len(rows):
+                            yield calls.number, True
+                        at_once, before = self._at_once, len(outputs)
+                        left = at_once
+                        outputs.extend(itertools.islice(returned, at_once))
+                    left -= len(outputs) - before
+                    if was_interrupted and calls.number + 1 < count:
                         # A checkpoint may wait for the end of this row.
                         outputs = self._sent(outputs, emit)
-                        yield number + 1, False
+                        yield calls.number + 1, False
                 else:
                     outputs += outputs_of(returned)
                 if left <= 0:
-                    if self._looks_over() and number + 1 < len(rows):
+                    if self._looks_over() and calls.number + 1 < count:
                         outputs = self._sent(outputs, emit)
-                        yield number + 1, False
+                        yield calls.number + 1, False
                     left = self._at_once
         except Exception as error:
-            note_row(error, rows, number)
+            calls.add_note(error)
             raise
         self._sent(outputs, emit)
 
@@ -150,6 +154,9 @@ class FlatMapOperator(FunctionOperator):
     def made(self, batch: pa.RecordBatch) -> list[Made]:
         outputs = self._outputs(self.function(self.format.of(batch)))
         return [result for output in outputs for result in self._made_of([output])]
+
+    def made_by_row(self, batch: pa.RecordBatch) -> list[Made]:
+        return self.made_of(batch, RowCalls(batch).results(self.row_function()))
 
     def made_of(self, batch: pa.RecordBatch, results: list[object]) -> list[Made]:
         return self._made_of(list(itertools.chain.from_iterable(cast(list[list[object]], results))))

@@ -6,14 +6,17 @@ imported when a pipeline asks for them and not before.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
 from penstock.columnar.records import Columns, columns_of
+from penstock.columnar.row_calls import ColumnRows, RowCalls, RowFunction
 from penstock.columnar.schema_guard import SchemaGuard
 from penstock.columnar.time_zones import TimeZones
 from penstock.columnar.values import rows_of
@@ -234,18 +237,57 @@ class RowsFormat(Format):
         self._check_types()
         schema = self.guard.schema
         names, columns = self._columns(outputs, schema)
-        try:
-            if schema is None:
-                batch = self.guard.check(pa.record_batch([pa.array(column) for column in columns], names=names))
-            else:
-                arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
-                batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            hint = "" if self.guard.is_declared else ". Types were taken from the first batch: set schema=… instead"
-            row = _first_refused(outputs, columns, schema.types if schema is not None else ())
-            raise DataError(f"{self.guard.where}: rows cannot become Arrow: {error}{row}{hint}") from error
+        if schema is not None:
+            return self._made(schema, columns, outputs)
+        with self._telling(outputs, columns, ()):
+            batch = self.guard.check(pa.record_batch([pa.array(column) for column in columns], names=names))
         self._zones.check(batch.schema, columns, outputs)
         return batch
+
+    def mapped(self, function: RowFunction, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """The results of a function for the rows of a batch, one for each."""
+        rows, schema = RowCalls(batch), self.guard.schema
+        if schema is None or not rows.count:
+            return self.batch(rows.results(function))
+        self._check_types()
+        names = tuple(schema.names)
+        columns, odd = rows.columns(function, names)
+        if odd:
+            return self.batch([*ColumnRows(names, columns), *odd])
+        # A text that the function has passed on is in a column already.
+        kept = [
+            batch.column(field.name) if _is_text(field.type) and _is_passed_on(field, column, batch, rows) else None
+            for field, column in zip(schema, columns, strict=True)
+        ]
+        return self._made(schema, columns, ColumnRows(names, columns), kept)
+
+    def _made(
+        self,
+        schema: pa.Schema,
+        columns: Sequence[Sequence[object]],
+        rows: Sequence[object],
+        kept: Iterable[pa.Array | None] = itertools.repeat(None),
+    ) -> pa.RecordBatch:
+        """A batch of these columns, of which some are Arrow's already; `rows` are the same, to be shown in errors."""
+        with self._telling(rows, columns, schema.types):
+            arrays = [
+                pa.array(column, kind) if array is None else array
+                for column, kind, array in zip(columns, schema.types, kept, strict=False)
+            ]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        self._zones.check(batch.schema, columns, rows)
+        return batch
+
+    @contextlib.contextmanager
+    def _telling(
+        self, rows: Sequence[object], columns: Sequence[Sequence[object]], kinds: Sequence[pa.DataType]
+    ) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            hint = "" if self.guard.is_declared else ". Types were taken from the first batch: set schema=… instead"
+            row = _first_refused(rows, columns, kinds)
+            raise DataError(f"{self.guard.where}: rows cannot become Arrow: {error}{row}{hint}") from error
 
     def adopted(self, batch: pa.RecordBatch, zones: Mapping[str, bool]) -> pa.RecordBatch:
         self._zones.agree(zones)
@@ -349,6 +391,20 @@ def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
 def _needs_nullable(column: pa.Array) -> bool:
     kind = column.type
     return bool(column.null_count) and (pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Whether equal values of this type are the same: of numbers they are not, 1 and True or 0.0 and -0.0."""
+    return kind.id in _TEXT
+
+
+def _is_passed_on(field: pa.Field, returned: list[object], batch: pa.RecordBatch, rows: RowCalls) -> bool:
+    """Whether a function has returned the column of this name that it was given."""
+    given = rows.values(field.name)
+    return given is not None and batch.schema.field(field.name).type == field.type and returned == given
+
+
+_TEXT = {kind.id for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())}
 
 
 def _brief(value: object) -> str:

@@ -16,14 +16,15 @@ import pyarrow.compute as pc
 from penstock.columnar.expressions import evaluated
 from penstock.columnar.gather import filter_rows, take_rows
 from penstock.columnar.grouping import key_columns
+from penstock.columnar.row_calls import RowCalls
 from penstock.errors import DataError
 from penstock.operators.contract import Emit, Row, UserFunction
 from penstock.operators.failures import Failures, OnError, each_called, failures_of, narrowed
-from penstock.operators.formats import As, Format, format_of
+from penstock.operators.formats import As, Format, RowsFormat, format_of
 from penstock.operators.named import NamedOperator
 from penstock.operators.side_outputs import SideOutput
 from penstock.operators.steps import Steps
-from penstock.user_code import called_with, note_batch
+from penstock.user_code import note_batch
 
 Made: TypeAlias = pa.RecordBatch | SideOutput
 """Something that leaves an operator: a batch of its main output, or one of a side output."""
@@ -60,11 +61,7 @@ class FunctionOperator(NamedOperator):
         if self._failures is not None:
             self._work_around(batch, emit)
             return
-        if self._by_row is None:
-            made = self._made_whole(batch)
-        else:
-            made = self.made_of(batch, called_with(self._by_row, self.format.of(batch)))
-        for result in made:
+        for result in self._made_whole(batch) if self._by_row is None else self.made_by_row(batch):
             self.send(result, emit)
 
     def _made_whole(self, batch: pa.RecordBatch) -> list[Made]:
@@ -112,8 +109,12 @@ class FunctionOperator(NamedOperator):
         """The output for a batch, of a function of batches."""
 
     @abstractmethod
+    def made_by_row(self, batch: pa.RecordBatch) -> list[Made]:
+        """The same, of a function of rows."""
+
+    @abstractmethod
     def made_of(self, batch: pa.RecordBatch, results: list[object]) -> list[Made]:
-        """The output for a batch, of a function of rows that has returned `results` for them."""
+        """The same, of a function of rows that has returned `results` for them."""
 
     def close(self) -> None:
         if self._failures is not None:
@@ -130,6 +131,11 @@ class MapOperator(FunctionOperator):
     def made(self, batch: pa.RecordBatch) -> list[Made]:
         return self._batch([self.function(self.format.of(batch))])
 
+    def made_by_row(self, batch: pa.RecordBatch) -> list[Made]:
+        assert isinstance(self.format, RowsFormat)
+        result = self.format.mapped(self.function, batch)
+        return [] if result is None else [result]
+
     def made_of(self, batch: pa.RecordBatch, results: list[object]) -> list[Made]:
         return self._batch(results)
 
@@ -145,8 +151,11 @@ class FilterOperator(FunctionOperator):
         chosen = self.function if isinstance(self.function, pc.Expression) else self.function(self.format.of(batch))
         return self._filled(self._kept(batch, chosen))
 
+    def made_by_row(self, batch: pa.RecordBatch) -> list[Made]:
+        return self.made_of(batch, RowCalls(batch).truths(self.function))
+
     def made_of(self, batch: pa.RecordBatch, results: list[object]) -> list[Made]:
-        return self._filled(self._kept(batch, np.array(results, dtype=np.bool_)))
+        return self._filled(filter_rows(batch, pa.array(np.array(results, dtype=np.bool_))))
 
     def _filled(self, kept: pa.RecordBatch | None) -> list[Made]:
         return [kept] if kept is not None and kept.num_rows else []

@@ -54,8 +54,3 @@ class Steps:
         self.rows_done = len(self.order)
         self.is_mid_call = False
         return False
-
-    def finish(self) -> None:
-        """Do all that is left."""
-        while self.step():
-            pass

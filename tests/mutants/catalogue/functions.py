@@ -14,6 +14,7 @@ _STATES = "state/rows/states.py"
 _TUPLES = "state/rows/tuples.py"
 _COLUMN_VALUES = "columnar/values.py"
 _RECORDS = "columnar/records.py"
+_ROW_CALLS = "columnar/row_calls.py"
 _FORMATS = "operators/formats.py"
 _FRAMES = "operators/spark/frames.py"
 _CURSOR = "state/rows/cursor.py"
@@ -41,7 +42,11 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
         _TUPLES: ("tests/unit/state/test_cheap_state.py",),
         _COLUMN_VALUES: ("tests/unit/columnar/test_values.py",),
         _RECORDS: ("tests/unit/columnar/test_records.py",),
-        _FORMATS: ("tests/unit/operators/async_map/test_child_process.py",),
+        _ROW_CALLS: ("tests/unit/columnar/test_row_calls.py",),
+        _FORMATS: (
+            "tests/unit/operators/async_map/test_child_process.py",
+            "tests/unit/columnar/test_row_calls.py",
+        ),
         _FRAMES: ("tests/unit/operators/spark/test_frames.py",),
         _CURSOR: ("tests/unit/operators/keyed/test_batch_function.py",),
         _BATCHES: ("tests/unit/operators/keyed/test_batch_function.py",),
@@ -51,6 +56,41 @@ def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
 
 MUTANTS = (
     # --- rows and their state ---
+    _mutant(
+        "Fields that the schema does not have are left out of rows as they are returned",
+        _ROW_CALLS,
+        'f"        if type(made) is not dict or len(made) != {len(returned)}:"',
+        '"        if type(made) is not dict:"',
+        "They are lost without a word.",
+    ),
+    _mutant(
+        "The rows behind one that is not like the others are not called",
+        _ROW_CALLS,
+        "            odd += self.results(function)\n",
+        "            odd += [] if odd else self.results(function)\n",
+        "Records are lost without a word.",
+    ),
+    _mutant(
+        "The row of an exception is the one behind it",
+        _ROW_CALLS,
+        "return self.count - operator.length_hint(self._first) - 1",
+        "return min(self.count - operator.length_hint(self._first), self.count - 1)",
+        "The user looks at a row that has nothing wrong with it.",
+    ),
+    _mutant(
+        "A column of numbers that are equal to those that came is taken for them",
+        _FORMATS,
+        "if _is_text(field.type) and _is_passed_on(",
+        "if _is_passed_on(",
+        "A negative zero loses its sign, and what is refused depends on the other rows.",
+    ),
+    _mutant(
+        "Keys of many rows are stored with the types that they came in",
+        _CURSOR,
+        "    return array if array.type == kind else array.cast(kind)\n",
+        "    return array\n",
+        "No checkpoint can be written of them.",
+    ),
     _mutant(
         "A snapshot of a list has the elements that were appended after it",
         _STATES,

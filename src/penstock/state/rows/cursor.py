@@ -75,9 +75,7 @@ class KeyCursor:
         columns = [keys] if isinstance(keys, pa.Array | pa.ChunkedArray) else list(keys.columns)
         if [_plain_type_of(column) for column in columns] != schema.types:
             raise DataError(f"keys are a batch with the columns {fields_text(schema)}, not {_shown(keys)}")
-        arrays = [
-            plain(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column) for column in columns
-        ]
+        arrays = [_plain_as(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
         numbers = key_groups(pa.RecordBatch.from_arrays(arrays, names=schema.names), schema.names, self.max_parallelism)
         if len(numbers) and not (self.owned.start <= numbers.min() and numbers.max() < self.owned.stop):
             raise DataError(
@@ -88,6 +86,12 @@ class KeyCursor:
 
 def _plain_type_of(column: pa.Array | pa.ChunkedArray) -> pa.DataType:
     return plain_type(column.type)
+
+
+def _plain_as(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
+    """The values without their encoding, inside of structs too: they are stored, and written by their type."""
+    array = plain(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+    return array if array.type == kind else array.cast(kind)
 
 
 def _shown(keys: KeysLike) -> str:

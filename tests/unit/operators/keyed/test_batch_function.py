@@ -232,3 +232,47 @@ def test_a_function_that_raises_is_named() -> None:
 
     with pytest.raises(UserCodeError, match=r"operator 'totals'.*ValueError: no"):
         ran(Bad(), ROWS)
+
+
+class CountedByBatch(BatchFunction):
+    """Rows of each key, whatever the type of the key."""
+
+    def open(self, context: Any) -> None:
+        self.state = context.value("rows", "n bigint")
+
+    def process_batch(self, batch: pa.RecordBatch, context: Any) -> Any:
+        keys = batch.select(["user"])
+        for number in range(batch.num_rows):
+            key = keys.slice(number, 1)
+            n = pc.add(pc.fill_null(self.state.get_batch(key)["n"], 0), 1)
+            self.state.update_batch(key, {"n": n})
+        return pa.record_batch([batch.column("user"), self.state.get_batch(keys)["n"]], names=["user", "n"])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.struct([("name", pa.string_view()), ("n", pa.int64())]),
+        pa.struct([("name", pa.struct([("first", pa.string_view()), ("b", pa.binary_view())]))]),
+        pa.struct([("name", pa.dictionary(pa.int8(), pa.string()))]),
+    ],
+    ids=str,
+)
+def test_keys_may_be_structs_of_views_and_dictionaries(kind: pa.DataType) -> None:
+    numbers = range(24)
+    if pa.types.is_struct(kind.field(0).type):
+        values = [{"name": {"first": f"u{number % 3}" * 9, "b": b"b" * (number % 2)}} for number in numbers]
+    elif kind.num_fields == 1:
+        values = [{"name": f"u{number % 6}"} for number in numbers]
+    else:
+        values = [{"name": f"u{number % 3}" * 9, "n": number % 2} for number in numbers]
+
+    def make(start: int, count: int) -> pa.RecordBatch:
+        return pa.record_batch([pa.array(values, kind).slice(start, count)], names=["user"])
+
+    output, pipeline = CollectSink(), Pipeline("counted")
+    source = GeneratorSource(make, rows=len(values), block_rows=5, splits=2)
+    pipeline.source(source, name="rows").key_by("user").process(CountedByBatch()).sink(output)
+    run(pipeline, parallelism=2, crash_after_checkpoints=1, store=MemoryStore())
+    newest_of = {repr(row["user"]): row["n"] for row in output.rows()}
+    assert newest_of == {repr(value): 4 for value in values}

@@ -15,6 +15,12 @@ from penstock.operators.steps import Steps
 from penstock.state.keyed import KeyedState
 
 
+def finish(steps: Steps) -> None:
+    """Do all that is left."""
+    while steps.step():
+        pass
+
+
 class Context:
     """The context of an operator whose every slice is over after some calls."""
 
@@ -76,7 +82,7 @@ def test_after_each_step_the_output_of_its_calls_has_been_emitted_as_one_batch()
 def test_a_key_is_called_once_with_all_of_its_records_in_their_order() -> None:
     operator = opened(calls_per_slice=3)
     steps, _ = begun(operator, records(20, 5))
-    steps.finish()
+    finish(steps)
     assert operator.function.calls == [(k, [k, k + 5, k + 10, k + 15]) for k in range(5)]
 
 
@@ -92,7 +98,7 @@ def test_the_records_that_are_left_are_those_behind_the_rows_that_are_done(rows_
     assert done == steps.order[: steps.rows_done].tolist()
     again, _ = begun(operator, batch.take(pa.array(sorted(steps.order[steps.rows_done :].tolist()))))
     again.call_rows_max = 1 << 17
-    again.finish()
+    finish(again)
     by_key: dict[int, list[int]] = {}
     for key, numbers in operator.function.calls:
         by_key.setdefault(key, []).extend(numbers)
@@ -103,7 +109,7 @@ def test_a_key_with_many_records_has_calls_of_the_size_that_is_allowed() -> None
     operator = opened(calls_per_slice=1)
     steps, _ = begun(operator, records(9_000, 1))
     steps.call_rows_max = 2_000
-    steps.finish()
+    finish(steps)
     assert [len(numbers) for _, numbers in operator.function.calls] == [2_000] * 4 + [1_000]
 
 
@@ -133,7 +139,7 @@ def test_a_reduction_that_is_interrupted_has_kept_and_emitted_all_that_is_done_a
     assert emitted == expected
     kept = context.keyed.rows("reduced", ("k",)).get()
     assert [row for each in kept for row in each.to_pylist()] == expected
-    steps.finish()
+    finish(steps)
     assert [row["k"] for row in emitted] == [0, 1, 2, 3, 4]
 
 
@@ -171,7 +177,7 @@ def test_outputs_of_every_kind_are_gathered_and_nothing_is_none() -> None:
     operator = ProcessOperator(InTurns(), ("k",), "rows", None, True, "processing")
     operator.open(Context(3))  # type: ignore[arg-type]
     steps, emitted = begun(operator, records(10, 10))
-    steps.finish()
+    finish(steps)
     assert emitted == [{"n": 1}] * 8
 
 
@@ -191,7 +197,7 @@ def test_a_key_finds_the_state_that_it_had_in_an_earlier_batch(keys: pa.Array) -
     counted = []
     for part in (slice(0, 2), slice(2, 4), slice(4, 6)):
         steps, emitted = begun(operator, pa.record_batch({"k": keys[part], "v": [0, 0]}))
-        steps.finish()
+        finish(steps)
         counted += [row["n"] for row in emitted]
     assert counted == [1, 1, 1, 2, 2, 2]
 
@@ -213,4 +219,4 @@ def test_a_key_of_another_subtask_is_refused() -> None:
     operator.open(context)  # type: ignore[arg-type]
     steps, _ = begun(operator, records(10, 10))
     with pytest.raises(ProtocolViolation, match="are not all among 0 … 0"):
-        steps.finish()
+        finish(steps)

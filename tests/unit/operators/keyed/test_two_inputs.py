@@ -16,7 +16,7 @@ from penstock.columnar.grouping import group
 from penstock.operators.keyed.functions import TwoInputContext, TwoInputFunction
 from penstock.operators.keyed.process import TwoInputOperator
 from penstock.operators.steps import Steps
-from tests.unit.operators.keyed.test_by_key import Context, records
+from tests.unit.operators.keyed.test_by_key import Context, finish, records
 
 Call = tuple[str, list[tuple[int, list[int]]]]
 
@@ -81,7 +81,7 @@ def begun(operator: Any, batch: pa.RecordBatch, side: int = 0, rows_max: int = 4
 def test_a_call_has_whole_keys_with_all_of_their_records_in_order(side: int, name: str) -> None:
     operator = opened(calls_per_slice=100)
     steps, _ = begun(operator, records(20, 5), side, rows_max=9)
-    steps.finish()
+    finish(steps)
     by_key = [(k, [k, k + 5, k + 10, k + 15]) for k in range(5)]
     assert operator.function.calls == [(name, by_key[:2]), (name, by_key[2:4]), (name, by_key[4:])]
     assert (steps.calls, steps.keys) == (3, 5)
@@ -90,7 +90,7 @@ def test_a_call_has_whole_keys_with_all_of_their_records_in_order(side: int, nam
 def test_a_key_with_many_records_has_several_calls() -> None:
     operator = opened(calls_per_slice=100)
     steps, _ = begun(operator, records(11, 2), rows_max=4)
-    steps.finish()
+    finish(steps)
     assert [[len(numbers) for _, numbers in made] for _, made in operator.function.calls] == [[4], [2], [4], [1]]
 
 
@@ -133,7 +133,7 @@ def test_a_step_goes_on_with_the_side_that_it_began_with() -> None:
     steps, _ = begun(operator, right, 1)
     assert steps.step()
     operator.access.side = 0
-    steps.finish()
+    finish(steps)
     assert operator.function.calls == [("right", [(0, [10, 12, 14, 16])]), ("right", [(1, [11, 13, 15, 17])])]
 
 
@@ -145,7 +145,7 @@ def test_other_batches_than_the_one_that_was_given_are_grouped_too() -> None:
 
     operator = opened(calls_per_slice=1, function=Halves)
     steps, emitted = begun(operator, records(8, 2), rows_max=100)
-    steps.finish()
+    finish(steps)
     assert [made for _, made in operator.function.calls] == [[(0, [0, 2, 4])], [(0, [6]), (1, [1, 3, 5, 7])]]
     assert emitted[-1] == {"k": 1, "n": 16}
 
