@@ -127,6 +127,7 @@ __all__ = [
     "IcebergSink",
     "IcebergSource",
     "PostgresSink",
+    "PostgresSource",
     "SparkSink",
     "ConsoleSink",
     "CallableSink",
@@ -171,7 +172,7 @@ __all__ = [
 if TYPE_CHECKING:
     from penstock.connectors.delta import DeltaSink, DeltaSource
     from penstock.connectors.iceberg import IcebergSink, IcebergSource
-    from penstock.connectors.postgres import PostgresSink
+    from penstock.connectors.postgres import PostgresSink, PostgresSource
     from penstock.connectors.spark.dataframe import DataFrameSource
     from penstock.connectors.spark.output import PenstockDataSource
     from penstock.driver.observation.listeners import (
@@ -204,6 +205,7 @@ _LATE = {
     "IcebergSource": "penstock.connectors.iceberg",
     "PenstockDataSource": "penstock.connectors.spark.output",
     "PostgresSink": "penstock.connectors.postgres",
+    "PostgresSource": "penstock.connectors.postgres",
     "SourceProgress": "penstock.driver.observation.progress",
 }
 
