@@ -106,8 +106,8 @@ MUTANTS = (
     _mutant(
         "Partitions without old rows in the log are not looked for",
         "catalog.py",
-        "        if found is not None:\n            raise DataError(\n                f\"{self._where}: partition",
-        "        if False:\n            raise DataError(\n                f\"{self._where}: partition",
+        '        if found is not None:\n            raise DataError(\n                f"{self._where}: partition',
+        '        if False:\n            raise DataError(\n                f"{self._where}: partition',
         "I8: rows are taken back with nulls in place of their values.",
     ),
     _mutant(

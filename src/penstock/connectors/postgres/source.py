@@ -29,9 +29,11 @@ class PostgresSource(Source):
     Example:
 
         source = PostgresSource("postgresql://app@db/shop", "orders", publication="penstock", slot="totals")
-        changes = Pipeline("totals").source(source, name="changes")
+        shop = Pipeline("shop")
+        changes = shop.source(source, name="changes")
         totals = changes.key_by("customer").aggregate(total=("sum", "amount"), emit="changelog").to_upsert("customer")
-        totals.sink(PostgresSink("postgresql://app@db/shop", "totals", mode="upsert", key="customer"), name="totals")
+        totals.sink(PostgresSink("postgresql://app@db/shop", "totals", mode="upsert", key="customer"), name="table")
+        assert shop.graph().nodes[-1].name == "table"
 
     The stream is a changelog, with a column `op`. With `changelog="retracting"` an update is a delete of the row as it
     was and an insert of the row as it is, so that aggregates can take values back: the table needs `REPLICA IDENTITY
