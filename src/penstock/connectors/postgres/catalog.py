@@ -288,7 +288,7 @@ class Catalog:
         return str(found[0])
 
     def slot(self, connection: Any) -> Slot | None:
-        """The slot as it is now; None if there is none. Raises `PipelineError` if it is of another kind."""
+        """The slot as it is now; None if it is missing. Raises `PipelineError` if it is of another kind."""
         found = connection.execute(
             "SELECT slot_type, plugin, database, confirmed_flush_lsn - '0/0', wal_status, "
             "pg_current_wal_lsn() - restart_lsn, pg_current_wal_lsn() - '0/0', safe_wal_size "

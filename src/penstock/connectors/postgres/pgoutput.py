@@ -25,7 +25,7 @@ _TEXT, _NULL, _UNCHANGED = b"tnu"
 _TUPLE_AT = 6
 """Behind the kind of the message (1), the number of the table (4), and the mark of the tuple (1)."""
 _PADDING = bytes(8)
-"""A length is read at each cursor, also where there is none."""
+"""A length is read at each cursor, also where a value has none."""
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
