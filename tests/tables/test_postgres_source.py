@@ -193,11 +193,15 @@ def test_rows_and_columns_that_the_publication_leaves_out_are_in_neither_part(da
     assert found == [{"id": 11, "v": "v", "op": "insert"}, {"id": 12, "v": "v", "op": "insert"}]
 
 
-def test_changes_of_other_tables_of_the_publication_are_passed_over_and_do_not_keep_the_log(database: Database) -> None:
+@pytest.mark.parametrize("is_published", [True, False], ids=["published", "not published"])
+def test_changes_of_other_tables_are_passed_over_and_do_not_keep_the_log(
+    database: Database, is_published: bool
+) -> None:
     database.create()
     other = f"{database.name}_other"
     database(f"CREATE TABLE {other} (id bigint PRIMARY KEY)")
-    database(f"ALTER PUBLICATION {database.name} ADD TABLE {other}")
+    if is_published:
+        database(f"ALTER PUBLICATION {database.name} ADD TABLE {other}")
     database.insert(1, 1)
     confirmed: list[str] = []
 
