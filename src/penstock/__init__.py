@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.connectors.generator import GeneratorSource
     from penstock.connectors.iceberg import IcebergSink, IcebergSource
     from penstock.connectors.kafka import KafkaSink, KafkaSource, SchemaRegistry
-    from penstock.connectors.postgres import PostgresSink
+    from penstock.connectors.postgres import PostgresSink, PostgresSource
     from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter, nothing_prepared
     from penstock.connectors.source import END_OF_SPLIT, Backlog, Portion, Source, SplitReader
     from penstock.connectors.spark.dataframe import DataFrameSource
@@ -134,6 +134,7 @@ __all__ = [
     "KafkaSource",
     "SchemaRegistry",
     "DeltaSource",
+    "PostgresSource",
     "DataFrameSource",
     "GeneratorSource",
     "SparkSource",
@@ -209,6 +210,7 @@ _PLACES = {
     "KafkaSource": "penstock.connectors.kafka",
     "SchemaRegistry": "penstock.connectors.kafka",
     "PostgresSink": "penstock.connectors.postgres",
+    "PostgresSource": "penstock.connectors.postgres",
     "Committer": "penstock.connectors.sink",
     "Prepared": "penstock.connectors.sink",
     "Sink": "penstock.connectors.sink",

@@ -388,8 +388,8 @@ def test_every_example_compiles_and_is_run_here_or_on_spark(heading: str, source
             module = importlib.import_module(imported.module or "")
             names = [alias.name for alias in imported.names if alias.name != "*"]
             assert [name for name in names if not hasattr(module, name)] == []
-    # The second kind is run by tests/spark/test_documents.py, the third by tests/kafka/test_documents.py.
-    assert heading in ("python runnable", "python spark", "python kafka")
+    # The others are run by test_documents.py of tests/spark, tests/kafka and tests/tables.
+    assert heading in ("python runnable", "python spark", "python kafka", "python postgres")
 
 
 @pytest.mark.parametrize(("heading", "source"), examples("python runnable"))

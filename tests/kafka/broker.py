@@ -7,6 +7,7 @@ there is no Maven, no Java or no repository to ask, `Broker.start` raises `NoBro
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import os
 import shutil
@@ -14,8 +15,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +72,9 @@ allow.everyone.if.no.acl.found=true
 """
 
 _UP_SECONDS = 120.0
+
+SHARED = "PENSTOCK_TEST_KAFKA"
+"""The variable with the servers of a broker that several processes share."""
 
 
 class NoBroker(Exception):
@@ -191,6 +197,41 @@ class Broker:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+class SharedBroker(Broker):
+    """A broker that another process has started, and ends: none of the tests may do that."""
+
+    def __init__(self, servers: str) -> None:
+        self.servers = servers
+
+    def start(self) -> None:
+        raise AssertionError("a shared broker runs already")
+
+    def _end(self, number: int) -> None:
+        raise AssertionError("a shared broker is not ended by a test: take the fixture mortal_topics")
+
+
+@contextlib.contextmanager
+def shared() -> Iterator[None]:
+    """A broker for all processes that are started meanwhile, if Kafka can be started here. It ends with this process.
+
+    Their topics have names that no other process has.
+    """
+    with tempfile.TemporaryDirectory(prefix="penstock-kafka-") as directory:
+        broker = Broker(Path(directory))
+        try:
+            broker.start()
+        except (NoBroker, ImportError):
+            # Each test says so by itself.
+            yield
+            return
+        os.environ[SHARED] = broker.servers
+        try:
+            yield
+        finally:
+            del os.environ[SHARED]
+            broker.stop()
 
 
 if __name__ == "__main__":

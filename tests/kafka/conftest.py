@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from tests.kafka.broker import Broker, NoBroker
+from tests.kafka.broker import SHARED, Broker, NoBroker, SharedBroker
 from tests.kafka.kit import Topics
 from tests.kafka.registry_server import Gate, RegistryServer
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    if SHARED in os.environ:
+        yield SharedBroker(os.environ[SHARED])
+        return
+    with _started(tmp_path_factory.mktemp("kafka")) as made:
+        yield made
+
+
+@contextmanager
+def _started(directory: Path) -> Iterator[Broker]:
     try:
         import confluent_kafka  # noqa: F401
 
-        made = Broker(tmp_path_factory.mktemp("kafka"))
+        made = Broker(directory)
         made.start()
     except (NoBroker, ImportError) as reason:
         if os.environ.get("CI") or os.environ.get("PENSTOCK_REQUIRE_COMPONENTS"):
@@ -30,6 +41,16 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture
 def topics(broker: Broker) -> Topics:
     return Topics(broker)
+
+
+@pytest.fixture
+def mortal_topics(broker: Broker, tmp_path: Path) -> Iterator[Topics]:
+    """Of a broker that the test may kill: no other process has it."""
+    if not isinstance(broker, SharedBroker):
+        yield Topics(broker)
+        return
+    with _started(tmp_path / "kafka") as made:
+        yield Topics(made)
 
 
 @pytest.fixture(scope="session")

@@ -37,10 +37,14 @@ class Topics:
     def new(self, partitions: int = 1, name: str = "", **config: str) -> str:
         from confluent_kafka.admin import NewTopic
 
-        name = name or f"t{os.getpid()}-{next(_numbers)}"
+        name = name or self.unused()
         self._admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
         until(lambda: self._partitions(name) == partitions, f"topic {name}")
         return name
+
+    def unused(self) -> str:
+        """A name that no topic has: numbers of processes come again, and many may share a broker."""
+        return f"t{os.getpid()}-{time.time_ns():x}-{next(_numbers)}"
 
     def _partitions(self, name: str) -> int:
         found = self._admin.list_topics(timeout=10).topics

@@ -45,11 +45,12 @@ def test_a_wrong_host_is_said_with_the_reason(topics: Topics, tmp_path: Path, mo
 
 
 def test_a_missing_topic_is_said_with_the_one_that_was_meant(topics: Topics, tmp_path: Path) -> None:
-    name = topics.new(name="purchases")
-    told = failure_of_read(KafkaSource(topics.servers, "purchase", schema=SCHEMA, stop="latest"))
-    assert f"topic 'purchase' is not, or no longer, on {topics.servers}: create it" in told
+    wrong = topics.unused()
+    name = topics.new(name=f"{wrong}s")
+    told = failure_of_read(KafkaSource(topics.servers, wrong, schema=SCHEMA, stop="latest"))
+    assert f"topic '{wrong}' is not, or no longer, on {topics.servers}: create it" in told
     assert f"did you mean '{name}'?" in told
-    told = failure_of_publication(KafkaSink(topics.servers, "purchase", transactional_id="t", staging=tmp_path))
+    told = failure_of_publication(KafkaSink(topics.servers, wrong, transactional_id="t", staging=tmp_path))
     assert f"did you mean '{name}'?" in told
 
 

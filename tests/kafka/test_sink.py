@@ -56,7 +56,10 @@ def test_a_pipeline_killed_at_every_step_of_a_commit_publishes_every_record_once
     assert list((tmp_path / "outbox" / write).iterdir()) == []
 
 
-def test_a_broker_that_is_killed_and_comes_back_loses_and_repeats_nothing(topics: Topics, tmp_path: Path) -> None:
+def test_a_broker_that_is_killed_and_comes_back_loses_and_repeats_nothing(
+    mortal_topics: Topics, tmp_path: Path
+) -> None:
+    topics = mortal_topics
     read, write = topics.new(), topics.new()
     topics.produce(read, encoded(range(1000)))
     seen: list[int] = []

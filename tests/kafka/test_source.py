@@ -58,7 +58,8 @@ def test_every_record_of_every_partition_is_read_once_although_all_workers_are_k
 
 
 def test_partitions_and_topics_that_appear_are_read_from_their_first_record(topics: Topics) -> None:
-    name = topics.new(name="appear-a")
+    family = topics.unused()
+    name = topics.new(name=f"{family}-a")
     topics.produce(name, encoded(range(10)))
     seen: list[int] = []
 
@@ -70,7 +71,7 @@ def test_partitions_and_topics_that_appear_are_read_from_their_first_record(topi
         [
             lambda: topics.produce(name, encoded(range(10, 20))),
             lambda: (topics.grow(name, 2), topics.produce(name, encoded(range(20, 30)), 1)),
-            lambda: topics.produce(topics.new(name="appear-b"), encoded(range(30, 40))),
+            lambda: topics.produce(topics.new(name=f"{family}-b"), encoded(range(30, 40))),
         ]
     )
     expected = [10]
@@ -87,7 +88,7 @@ def test_partitions_and_topics_that_appear_are_read_from_their_first_record(topi
 
     output = CollectSink()
     pipeline = Pipeline("appear")
-    source = KafkaSource(topics.servers, pattern="appear-.*", schema=SCHEMA, start="latest")
+    source = KafkaSource(topics.servers, pattern=f"{family}-.*", schema=SCHEMA, start="latest")
     pipeline.source(source, name="kafka").map(note).sink(output, name="out")
     run(pipeline, parallelism=2, until=go_on)
     assert sorted(each["id"] for each in output.rows()) == list(range(10, 40))
@@ -303,9 +304,10 @@ def test_a_wrong_host_and_a_missing_topic_are_told_with_the_cure(
 ) -> None:
     from penstock.connectors.kafka import client
 
-    name = topics.new(name="invoices")
-    with pytest.raises(StorageError, match=r"topic 'invoice' is not.*create it.*did you mean 'invoices'"):
-        KafkaSource(topics.servers, "invoice", schema=SCHEMA).splits()
+    wrong = topics.unused()
+    name = topics.new(name=f"{wrong}s")
+    with pytest.raises(StorageError, match=rf"topic '{wrong}' is not.*create it.*did you mean '{name}'"):
+        KafkaSource(topics.servers, wrong, schema=SCHEMA).splits()
     monkeypatch.setattr(client, "ANSWER_SECONDS", 2.0)
     pipeline = Pipeline("nowhere")
     pipeline.source(KafkaSource("127.0.0.1:1", name, schema=SCHEMA)).sink(CollectSink())

@@ -9,7 +9,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
+from tests.kafka import broker
 from tests.mutants import records
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.harness import REPOSITORY, SEEDS, BaselineFailed, Harness
@@ -48,12 +51,18 @@ def main() -> int:
     with pristine_copy(REPOSITORY) as pristine:
         harness = Harness(pristine, catchers, arguments.seeds, arguments.jobs)
         try:
-            with harness.running():
+            with shared_components(chosen), harness.running():
                 verdicts = run(harness, chosen, catchers, is_recording=arguments.record)
         except BaselineFailed as failure:
             print(f"refused to go on: {failure}")
             return 2
     return 1 if any(isinstance(verdict, Survived | Unusable) for verdict in verdicts.values()) else 0
+
+
+def shared_components(chosen: Sequence[Mutant]) -> AbstractContextManager[None]:
+    """Servers that trials share, because each would take longer to start its own than to try its mutant."""
+    is_wanted = any(test.startswith("tests/kafka/") for mutant in chosen for test in mutant.tests)
+    return broker.shared() if is_wanted else nullcontext()
 
 
 def files_changed_since(revision: str) -> set[str]:

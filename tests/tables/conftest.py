@@ -47,7 +47,9 @@ def postgres_server() -> Iterator[PostgresServer]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with open(home / "log", "wb") as log:
-        command = [found, "-D", str(data), "-h", "127.0.0.1", "-p", str(port), "-k", str(home), "-c", "fsync=off"]
+        settings = ("fsync=off", "wal_level=logical", "max_replication_slots=100")
+        command = [found, "-D", str(data), "-h", "127.0.0.1", "-p", str(port), "-k", str(home)]
+        command += [word for setting in settings for word in ("-c", setting)]
         server = subprocess.Popen(  # type: ignore[call-overload]
             bound(command), stdout=log, stderr=log, cwd=home, **identity
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import json
 from pathlib import Path
@@ -294,6 +295,35 @@ def test_a_start_in_the_past_reads_the_table_as_it_was_and_then_what_came_after(
     check_source(lambda: DeltaSource(tmp_path, version=1, splits=1), numbers(0, 30), rows=30)
     with pytest.raises(PipelineError, match="version is 7, and the newest one is 2"):
         DeltaSource(tmp_path, version=7).start()
+
+
+def test_a_start_at_a_time_is_at_the_version_of_that_time_by_the_log(tmp_path: Path) -> None:
+    for start in (0, 10, 20):
+        appended(tmp_path, start, 10)
+    second = datetime.timedelta(seconds=1)
+    noon = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+    # The clock of the second writer was ahead: its version is not in front of the third, whose time is earlier.
+    for version, at in enumerate((noon, noon + 20 * second, noon + 10 * second)):
+        file = tmp_path / "_delta_log" / f"{version:020d}.json"
+        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        for line in lines:
+            if "commitInfo" in line:
+                line["commitInfo"]["timestamp"] = int(at.timestamp() * 1000)
+        file.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
+
+    def version_at(at: datetime.datetime) -> int:
+        return DeltaSource(tmp_path, as_of=at).start().version
+
+    assert [version_at(noon + number * second) for number in (0, 15, 20, 99)] == [0, 0, 2, 2]
+    check_source(lambda: DeltaSource(tmp_path, as_of=noon, splits=1), numbers(0, 30), rows=30)
+    with pytest.raises(
+        PipelineError, match=r"no version of that time; the oldest one is of 2026-01-01T12:00:00\+00:00"
+    ):
+        version_at(noon - second)
+    with pytest.raises(PipelineError, match="it must be a datetime with a time zone"):
+        version_at(noon.replace(tzinfo=None))
+    with pytest.raises(PipelineError, match="version and as_of both say where to begin"):
+        DeltaSource(tmp_path, version=0, as_of=noon)
 
 
 def test_deleted_rows_are_an_error_unless_they_are_to_be_passed_over(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ Then whole pipelines run through crashes, restarts of the driver and other paral
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,9 @@ from penstock.testing.local import run
 _POSITIONS_MAX = 8
 _NOTHING_MAX = 10_000
 """Readings in a row that may return nothing before a source counts as one that does not go on."""
+_AT_ONCE = 100
+"""Readings in a row that may return nothing, after which each waits a little: the source may read in a thread."""
+_WAIT_S = 0.001
 
 _SIPS = 3
 """Portions of each split that wait for a checkpoint, so that a run has several."""
@@ -56,8 +60,11 @@ def check_source(
     """
     trials = _Trials(make_source, rows, batch_rows, timeout)
     splits = trials.splits()
-    found = [trials.read_from(split, None) for split in splits]
-    texts = [text for read in found for text in read.texts]
+    found: list[_Reading] = []
+    texts: list[str] = []
+    for split in splits:
+        found.append(trials.read_from(split, None, None if rows is None else rows - len(texts)))
+        texts += found[-1].texts
     if expected is not None:
         trials.compare(row_texts(expected), texts, "an undisturbed reading does not return the expected rows", "")
     for split, read in zip(splits, found, strict=True):
@@ -101,18 +108,20 @@ class _Trials:
             raise broken(self._source, "two splits have one name", f"They are {first}", "Make names unique")
         return first
 
-    def read_from(self, split: str, offset: bytes | None, rows_max: int | None = None) -> _Reading:
+    def read_from(self, split: str, offset: bytes | None, enough: int | None) -> _Reading:
+        """Read a split from a position on. Of a source without an end, `enough` rows are expected."""
         reader = pickled(self._source).open(split, offset)
         reading = _Reading()
         reading.positions.append((0, self._offset(split, reader)))
         nothing = 0
-        while self._rows is None or len(reading.texts) < self._rows:
-            batch = reader.read(rows_max or self._batch_rows)
+        while True:
+            batch = reader.read(self._batch_rows)
             if batch is END_OF_SPLIT:
                 break
             records = batch.records if isinstance(batch, Portion) else batch
             nothing = 0 if records is not None else nothing + 1
-            if nothing > _NOTHING_MAX:
+            is_enough = enough is not None and len(reading.texts) >= enough
+            if nothing > (_AT_ONCE if is_enough else _NOTHING_MAX):
                 if self._rows is not None:
                     break
                 raise broken(
@@ -122,6 +131,8 @@ class _Trials:
                     "Return END_OF_SPLIT at the end, or set rows=… to this check if it has none",
                 )
             if records is None:
+                if nothing > _AT_ONCE:
+                    time.sleep(_WAIT_S)
                 continue
             if not isinstance(records, pa.RecordBatch):
                 raise broken(
@@ -162,8 +173,8 @@ class _Trials:
         """A reader that is opened at a position goes on right behind it, in the same order."""
         step = max(1, len(whole.positions) // _POSITIONS_MAX)
         for returned, offset in {*whole.positions[::step], whole.positions[-1]}:
-            rest = self.read_from(split, offset).texts
             expected = whole.texts[returned:]
+            rest = self.read_from(split, offset, None if self._rows is None else len(expected)).texts
             where = f"a reader of split '{split}' opened behind row {returned}, at {offset.decode()},"
             if len(rest) < len(expected):
                 self.compare(expected, rest, f"{where} misses rows: the offset runs ahead", _OFFSET)

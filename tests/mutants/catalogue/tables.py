@@ -51,6 +51,16 @@ MUTANTS = (
         tests=_DELTA,
     ),
     Mutant(
+        "A start at a time is at the newest version",
+        OWN,
+        "connectors/delta/source.py",
+        'if entry["timestamp"] > limit_ms:',
+        "if False:",
+        "Rows come that were not there then, or rows that were there do not.",
+        seeds=0,
+        tests=_DELTA,
+    ),
+    Mutant(
         "The marker of PostgreSQL is renewed by a repeated commit",
         OWN,
         "connectors/postgres/sink.py",

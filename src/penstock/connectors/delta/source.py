@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +23,8 @@ from penstock.connectors.delta.log import (
 )
 from penstock.connectors.delta.rows import VERSION, rows_of_file
 from penstock.connectors.delta.table import DeltaLocation, arrow_schema
-from penstock.connectors.source import Source, SplitReader
-from penstock.connectors.tables.arguments import check_splits, number_of_split
-from penstock.connectors.tables.reader import Poll, TableReader
+from penstock.connectors.tables.reader import Poll, TableLog
+from penstock.connectors.tables.source import TableSource, check_time
 from penstock.errors import DataError, PipelineError, StorageError
 from penstock.model.changelog import OP, Changelog
 
@@ -46,11 +46,12 @@ class _Start:
     schema: pa.Schema
 
 
-class DeltaSource(Source):
+class DeltaSource(TableSource):
     """Rows of a Delta table: those of one version, then those that are appended.
 
         DeltaSource("/data/orders")                           # all rows now, then new ones
         DeltaSource("s3://lake/orders", version=120)          # as of version 120, then what came after it
+        DeltaSource("/data/orders", as_of=datetime(2026, 1, 1, tzinfo=UTC))
         DeltaSource("/data/orders", follow=False)             # all rows now, bounded
         DeltaSource("/data/orders", changes=True)             # all rows now, then inserts, updates and deletes
 
@@ -77,13 +78,12 @@ class DeltaSource(Source):
     for longer cannot go on, and says so.
     """
 
-    in_order = True
-
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
         version: int | None = None,
+        as_of: datetime.datetime | None = None,
         follow: bool = True,
         changes: bool = False,
         on_change: Literal["fail", "skip"] = "fail",
@@ -100,38 +100,29 @@ class DeltaSource(Source):
             )
         if version is not None and version < 0:
             raise PipelineError(f"DeltaSource: version is {version}: versions begin at 0")
+        if version is not None and as_of is not None:
+            raise PipelineError("DeltaSource: version and as_of both say where to begin: say one of them")
+        check_time("DeltaSource", as_of)
+        super().__init__(splits if splits is not None else 1 if changes else _SPLITS)
         self.location = DeltaLocation(path, storage_options, "DeltaSource")
         self.version = version
+        self.as_of = as_of
         self.is_endless = follow
         self.reads_changes = changes
         self.changelog: Changelog | None = "retracting" if changes else None
         self.on_change = on_change
-        chosen = 1 if changes else _SPLITS
-        self.split_count = check_splits("DeltaSource", chosen if splits is None else splits)
         self._start: _Start | None = None
-        self._log: _DeltaLog | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_log": None}
 
     def identity(self) -> Mapping[str, str]:
         changes = {"changes": "true"} if self.reads_changes else {}
         place = {"path": self.location.address, "splits": str(self.split_count)}
         return {**super().identity(), **place, **changes}
 
-    def on_start(self) -> None:
-        # All workers must begin with one version, whatever is committed while they start: it travels with the source.
-        self.start()
+    def first_version(self) -> int:
+        return self.start().version
 
-    def splits(self) -> Sequence[str]:
-        return [f"{number}/{self.split_count}" for number in range(self.split_count)]
-
-    def open(self, split: str, offset: bytes | None) -> SplitReader:
-        number = number_of_split(self, split, self.split_count)
-        start = self.start()
-        if self._log is None:
-            self._log = _DeltaLog(self, start)
-        return TableReader(self._log, number, start.version, offset)
+    def opened_log(self) -> TableLog:
+        return _DeltaLog(self, self.start())
 
     def start(self) -> _Start:
         """The version to begin with, and the schema of the newest one. Raises `StorageError`."""
@@ -143,11 +134,34 @@ class DeltaSource(Source):
             schema = arrow_schema(newest)
             if self.reads_changes:
                 self._check_feed(newest, schema)
-            version = newest.version() if self.version is None else self.version
-            if version > newest.version():
-                raise PipelineError(f"{self!r}: version is {version}, and the newest one is {newest.version()}")
-            self._start = _Start(version, newest.version(), schema)
+            self._start = _Start(self._first(newest), newest.version(), schema)
         return self._start
+
+    def _first(self, newest: Any) -> int:
+        if self.as_of is not None:
+            return self._version_at(newest, self.as_of)
+        version: int = newest.version() if self.version is None else self.version
+        if version > newest.version():
+            raise PipelineError(f"{self!r}: version is {version}, and the newest one is {newest.version()}")
+        return version
+
+    def _version_at(self, newest: Any, as_of: datetime.datetime) -> int:
+        """The newest version of that time, by the times in the log: those of its files change when they are copied."""
+        limit_ms = as_of.timestamp() * 1000
+        found = oldest = None
+        for entry in reversed(newest.history()):
+            oldest = oldest or entry
+            # Clocks of writers differ: versions behind one that is later are later too.
+            if entry["timestamp"] > limit_ms:
+                break
+            found = int(entry["version"])
+        if found is None:
+            at = datetime.datetime.fromtimestamp(oldest["timestamp"] / 1000, datetime.UTC).isoformat() if oldest else ""
+            raise PipelineError(
+                f"{self!r}: as_of is {as_of.isoformat()}, and the log of the table has no version of that time; the "
+                f"oldest one is of {at}"
+            )
+        return found
 
     def _check_feed(self, table: Any, schema: pa.Schema) -> None:
         if table.metadata().configuration.get(FEED, "false").lower() != "true":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from penstock.connectors.iceberg.log import EMPTY, IcebergLog
 from penstock.connectors.iceberg.table import IcebergLocation
-from penstock.connectors.source import Source, SplitReader
-from penstock.connectors.tables.arguments import check_splits, number_of_split
-from penstock.connectors.tables.reader import TableReader
+from penstock.connectors.tables.reader import TableLog
+from penstock.connectors.tables.source import TableSource, check_time
 from penstock.errors import PipelineError
 
 
@@ -26,7 +25,7 @@ class _Start:
     schema: pa.Schema
 
 
-class IcebergSource(Source):
+class IcebergSource(TableSource):
     """Rows of an Iceberg table: those of one snapshot, then those that are appended.
 
         IcebergSource(catalog, "shop.orders")                               # all rows now, then new ones
@@ -57,8 +56,6 @@ class IcebergSource(Source):
     go on, and says so.
     """
 
-    in_order = True
-
     def __init__(
         self,
         catalog: str | Mapping[str, str],
@@ -70,47 +67,35 @@ class IcebergSource(Source):
         on_change: Literal["fail", "skip"] = "fail",
         splits: int = 8,
     ) -> None:
+        super().__init__(splits)
         self.location = IcebergLocation(catalog, table, "IcebergSource")
         if on_change not in ("fail", "skip"):
             raise PipelineError(f"IcebergSource: on_change is {on_change!r}: it must be 'fail' or 'skip'")
         if snapshot is not None and as_of is not None:
             raise PipelineError("IcebergSource: snapshot and as_of both say where to begin: say one of them")
-        if as_of is not None and getattr(as_of, "tzinfo", None) is None:
-            raise PipelineError(f"IcebergSource: as_of is {as_of!r}: it must be a datetime with a time zone")
+        check_time("IcebergSource", as_of)
         self.snapshot = snapshot
         self.as_of = as_of
         self.is_endless = follow
         self.on_change: Literal["fail", "skip"] = on_change
-        self.split_count = check_splits("IcebergSource", splits)
         self._start: _Start | None = None
-        self._log: IcebergLog | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_log": None}
 
     def identity(self) -> Mapping[str, str]:
         return {**super().identity(), **self.location.identity(), "splits": str(self.split_count)}
 
-    def on_start(self) -> None:
-        # All workers must begin with one snapshot, whatever is committed while they start: it travels with the source.
-        self.start()
+    def first_version(self) -> int:
+        return self.start().snapshot
 
-    def splits(self) -> Sequence[str]:
-        return [f"{number}/{self.split_count}" for number in range(self.split_count)]
-
-    def open(self, split: str, offset: bytes | None) -> SplitReader:
-        number = number_of_split(self, split, self.split_count)
+    def opened_log(self) -> TableLog:
         start = self.start()
-        if self._log is None:
-            self._log = IcebergLog(
-                self.location,
-                schema=start.schema,
-                schema_id=start.schema_id,
-                is_bounded=not self.is_endless,
-                split_count=self.split_count,
-                on_change=self.on_change,
-            )
-        return TableReader(self._log, number, start.snapshot, offset)
+        return IcebergLog(
+            self.location,
+            schema=start.schema,
+            schema_id=start.schema_id,
+            is_bounded=not self.is_endless,
+            split_count=self.split_count,
+            on_change=self.on_change,
+        )
 
     def start(self) -> _Start:
         """The snapshot to begin with, and the schema of the table now. Raises `PipelineError`."""

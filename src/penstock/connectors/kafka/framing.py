@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.columnar.gather import take_rows
+from penstock.columnar.ragged import Bytes, Positions, Ragged, gathered, joined, longs
 from penstock.connectors.kafka.client import kafka
-from penstock.connectors.kafka.ragged import Bytes, Positions, Ragged, gathered, joined, longs
 
 Messages: TypeAlias = Sequence[Any]
 Rows: TypeAlias = npt.NDArray[np.int64]

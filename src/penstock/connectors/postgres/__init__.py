@@ -1,5 +1,6 @@
-"""PostgreSQL tables as sinks, by `psycopg`."""
+"""PostgreSQL tables as sources and sinks, by `psycopg`."""
 
 from penstock.connectors.postgres.sink import PostgresSink
+from penstock.connectors.postgres.source import PostgresSource
 
-__all__ = ["PostgresSink"]
+__all__ = ["PostgresSink", "PostgresSource"]

@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.connectors.tables.arguments import required
-from penstock.errors import PipelineError, StorageError
+from penstock.connectors.postgres.server import Server, driver, quoted, table_name
+from penstock.errors import PipelineError
 
 COMMITS = "penstock_commits"
 OP_COLUMN = "penstock_op"
 """Column of a staging table: the operation of a changelog, null for records that have none."""
-CONNECT_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,46 +40,13 @@ class Tables:
     columns: tuple[Column, ...]
 
 
-def driver() -> Any:
-    """The package psycopg."""
-    return required("psycopg", "postgres", "PostgresSink")
-
-
-class Database:
+class Database(Server):
     """Where the target lies, and how to get there. Pickled to the workers; opens nothing by itself."""
 
     def __init__(self, dsn: str, table: str, staging_schema: str | None) -> None:
-        psycopg = driver()
-        self.dsn = dsn
-        schema, dot, name = table.rpartition(".")
-        if not name or (dot and not schema):
-            raise PipelineError(f"PostgresSink: table is {table!r}: write 'name' or 'schema.name'")
-        self.schema, self.name = schema or "public", name
+        super().__init__("PostgresSink", dsn)
+        self.schema, self.name = table_name("PostgresSink", table)
         self.staging_schema = staging_schema or self.schema
-        try:
-            parts = psycopg.conninfo.conninfo_to_dict(dsn)
-        except psycopg.Error as error:
-            # The text of the error may quote the whole address, with its password.
-            raise PipelineError(
-                "PostgresSink: dsn is no address of PostgreSQL: write 'postgresql://user@host:5432/database', or "
-                "'host=… dbname=…'"
-            ) from error
-        host = parts.get("host") or parts.get("hostaddr") or "localhost"
-        self.address = f"{host}:{parts.get('port') or 5432}/{parts.get('dbname') or parts.get('user') or ''}"
-
-    def connect(self, *, autocommit: bool = False) -> Any:
-        """Raises `StorageError` without the password."""
-        psycopg = driver()
-        try:
-            return psycopg.connect(
-                self.dsn, autocommit=autocommit, connect_timeout=CONNECT_TIMEOUT_S, application_name="penstock"
-            )
-        except psycopg.OperationalError as error:
-            text = " ".join(str(error).split())
-            raise StorageError(
-                f"PostgresSink: no connection to {self.address}: {text}. Check host, port, database, user and password "
-                f"in dsn, and that the workers reach the host too"
-            ) from error
 
     def prepared(self, key: Sequence[str], by: str | None) -> Tables:
         """Check the target, and make staging table and markers if they are missing. Raises `PipelineError`."""
@@ -159,9 +125,3 @@ class Database:
             f"CREATE INDEX IF NOT EXISTS {quoted(stage.rpartition('.')[2].strip(chr(34)) + '_part')} ON {stage} "
             f"(penstock_writer, penstock_part)",
         ]
-
-
-def quoted(*names: str) -> str:
-    """An identifier of SQL; a percent sign would be a parameter to psycopg."""
-    doubled = ['"' + name.replace('"', '""') + '"' for name in names]
-    return ".".join(doubled)

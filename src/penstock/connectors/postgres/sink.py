@@ -17,7 +17,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from penstock.connectors.postgres.database import OP_COLUMN, Database, Tables, driver, quoted
+from penstock.connectors.postgres.database import OP_COLUMN, Database, Tables
+from penstock.connectors.postgres.server import driver, quoted
 from penstock.connectors.postgres.writer import StagingWriter
 from penstock.connectors.sink import Committer, Sink, SinkWriter
 from penstock.connectors.tables.arguments import check_mode

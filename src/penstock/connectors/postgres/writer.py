@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from penstock.columnar.gather import joined
 from penstock.connectors.postgres.copy import csv_of
-from penstock.connectors.postgres.database import OP_COLUMN, Database, Tables, driver, quoted
+from penstock.connectors.postgres.database import OP_COLUMN, Database, Tables
+from penstock.connectors.postgres.server import driver, quoted
 from penstock.connectors.sink import Prepared, SinkWriter
 from penstock.connectors.tables.changes import check_ops
 from penstock.errors import DataError, PenstockError, StorageError

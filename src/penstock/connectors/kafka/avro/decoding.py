@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.connectors.kafka.ragged import SHORT, Bytes, Positions, gathered, longs
+from penstock.columnar.ragged import SHORT, Bytes, Positions, gathered, longs
 
 _INT = -(1 << 31), (1 << 31) - 1
 _OFFSETS_MAX = (1 << 31) - 1

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.columnar.ragged import Ragged, encoded_longs, joined
 from penstock.connectors.kafka.avro.schemas import arrow_type
-from penstock.connectors.kafka.ragged import Ragged, encoded_longs, joined
 
 Write: TypeAlias = Callable[[pa.Array], Ragged]
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.columnar.ragged import encoded_longs
 from penstock.connectors.kafka.avro.encoding import binary_rows
 from penstock.connectors.kafka.framing import (
     Messages,
@@ -24,7 +25,6 @@ from penstock.connectors.kafka.framing import (
 )
 from penstock.connectors.kafka.protobuf.evolution import incompatibility
 from penstock.connectors.kafka.protobuf.message_types import MessageType, files_of_text, named, protobuf
-from penstock.connectors.kafka.ragged import encoded_longs
 from penstock.connectors.kafka.registry import Registered, RegistryClient
 from penstock.errors import PipelineError
 
