@@ -24,7 +24,7 @@ MUTANTS = (
         _LOG,
         "if any(commit.mark == mark for commit in known):",
         "if known and known[-1].mark == mark:",
-        "I4: after going back to an older checkpoint its rows are read twice.",
+        "A pipeline that goes back to an older checkpoint adds an entry each time. Readers pass over it.",
     ),
     _mutant(
         "Entries that say the same are all read",

@@ -101,6 +101,7 @@ def test_a_commit_that_is_repeated_is_in_the_log_once(tmp_path: Path) -> None:
     committer_of(sink).commit(CheckpointId(1), committables)
     earlier.commit(CheckpointId(1), committables)
     assert [each.number for each in commits_of(place_of(tmp_path), "")] == [1, 2]
+    assert len(entries(tmp_path)) == 2
     # A driver that had looked before writes another entry, or the same one.
     second = entries(tmp_path)[0].read_bytes()
     (tmp_path / "_commits" / entries(tmp_path)[0].name.replace("000000000001", "000000000003")).write_bytes(second)
