@@ -6,6 +6,7 @@ Arguments are `object` here, because annotations do not keep anybody from passin
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
@@ -19,6 +20,7 @@ from penstock.graph.logical import OperatorFactory
 from penstock.ids import DEAD_LETTERS, LATE, MAIN_OUTPUT
 from penstock.model.aggregates import ALIASES, FUNCTIONS, Aggregate, ColumnarAggregate, Function
 from penstock.model.filtered import Filtered, Masked, masked
+from penstock.model.triggers import AT_END, Trigger
 from penstock.model.units import Duration, duration_ms
 from penstock.model.windows import ON_CLOSE, Emission, FixedWindows, SessionWindows
 from penstock.operators.contract import BatchLimits, with_limits
@@ -26,7 +28,7 @@ from penstock.operators.failures import OnError
 from penstock.state.aggregates.sketches import digest_library
 
 AtEnd: TypeAlias = Literal["fire", "drop"]
-EmitWhen: TypeAlias = Literal["updates", "final", "changelog"]
+EmitWhen: TypeAlias = Literal["updates", "final", "changelog"] | Duration
 Output: TypeAlias = (
     str
     | tuple[str, str]
@@ -224,6 +226,28 @@ def emission_of(emit: Literal["on_close", "on_update"] | Duration) -> Emission:
     except PipelineError as error:
         raise PipelineError(
             f"window: emit is {emit!r}: it must be 'on_close', 'on_update', or a duration such as '5 s'"
+        ) from error
+
+
+_ROWS = re.compile(r"\s*(\d+)\s*rows?\s*")
+
+
+def trigger_of(call: str, emit: EmitWhen, *choices: str) -> Trigger | None:
+    """When the values of a key are emitted; None for every change. `choices` are the words that the call knows."""
+    if emit == "final":
+        return AT_END
+    if emit in choices:
+        return None
+    rows = _ROWS.fullmatch(emit) if isinstance(emit, str) else None
+    try:
+        if rows is not None and int(rows[1]) > 0:
+            return Trigger(rows=int(rows[1]))
+        return Trigger(every_ms=duration_ms(f"{call}: emit", emit, at_least_ms=1))
+    except PipelineError as error:
+        known = ", ".join(repr(choice) for choice in (*choices, "final"))
+        raise PipelineError(
+            f"{call}: emit is {emit!r}: it must be {known}, a duration such as '5 s', or a number of records of a key "
+            f"such as '1000 rows'"
         ) from error
 
 

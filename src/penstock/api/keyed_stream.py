@@ -20,6 +20,7 @@ from penstock.api.arguments import (
     require_columns,
     require_count,
     require_sequence,
+    trigger_of,
 )
 from penstock.api.grouped_stream import GroupedStream
 from penstock.api.join import joined_streams
@@ -152,10 +153,10 @@ class KeyedStream(GroupedStream):
             >>> collect(orders.key_by("user").reduce(larger, emit="final"), by="user")
             [{'user': 'ada', 'amount': 5, 'at': 61000}, {'user': 'ben', 'amount': -1, 'at': 2000}]
         """
-        require_choice("reduce: emit", emit, "updates", "final")
+        trigger = trigger_of("reduce", emit, "updates")
         self._require_appends("reduce", "use aggregate with sum, count or mean")
         require_sequence("reduce", sequence)
-        made = functools.partial(ReduceOperator, function, sequence, emit == "final")
+        made = functools.partial(ReduceOperator, function, sequence, trigger)
         return self._apply(
             "reduce",
             function,
@@ -196,7 +197,9 @@ class KeyedStream(GroupedStream):
         records has a count of 0 then, and is only deleted in a changelog.
 
         `emit="final"` emits a key once, at the end of a bounded input. A later run on the same checkpoints that reads
-        more emits the keys that had records since then, with their new values.
+        more emits the keys that had records since then, with their new values. `emit="5 s"` emits the keys that have
+        changed, every five seconds of the worker's clock. `emit="1000 rows"` emits a key when it has had a thousand
+        records since the last time, at most once for a batch. Both emit the rest at the end.
 
         Example:
 
@@ -204,13 +207,13 @@ class KeyedStream(GroupedStream):
             >>> collect(totals, by="user")
             [{'user': 'ada', 'total': 8, 'mean': 4.0}, {'user': 'ben', 'total': -1, 'mean': -1.0}]
         """
-        require_choice("aggregate: emit", emit, "updates", "final", "changelog")
+        trigger = trigger_of("aggregate", emit, "updates", "changelog")
         require_sequence("aggregate", sequence)
         if sequence is not None:
             outputs = {**outputs_besides(sequence, outputs), sequence: "count"}
         aggregates = aggregates_of(self.key, outputs)
         masks = masks_of(outputs)
-        made: OperatorFactory = functools.partial(AggregateOperator, aggregates, emit == "final", masks)
+        made: OperatorFactory = functools.partial(AggregateOperator, aggregates, trigger, masks)
         takes_back = self._takes_back(aggregates)
         if takes_back or emit == "changelog":
             made = functools.partial(
@@ -218,7 +221,7 @@ class KeyedStream(GroupedStream):
                 aggregates,
                 takes_back=takes_back,
                 emits_changelog=emit == "changelog",
-                is_final=emit == "final",
+                trigger=trigger,
                 masks=masks,
             )
         stream = self._node(

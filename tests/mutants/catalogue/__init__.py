@@ -38,6 +38,7 @@ from tests.mutants.catalogue import (
     surface,
     tables,
     takeovers,
+    triggers,
     windows,
 )
 from tests.mutants.mutant import Mutant
@@ -51,6 +52,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *recovery.MUTANTS,
     *connectors.MUTANTS,
     *windows.MUTANTS,
+    *triggers.MUTANTS,
     *drift.MUTANTS,
     *hands.MUTANTS,
     *steps.MUTANTS,

@@ -11,9 +11,10 @@ from penstock.columnar.gather import joined
 from penstock.columnar.grouping import Groups, group, hashable, key_tuples
 from penstock.columnar.values import rows_of
 from penstock.errors import DataError
+from penstock.model.triggers import Trigger
 from penstock.operators.contract import Emit, Row
 from penstock.operators.formats import RowsFormat
-from penstock.operators.keyed.aggregate import Pending
+from penstock.operators.keyed.pending import Pending
 from penstock.operators.named import NamedOperator
 from penstock.operators.steps import Steps
 from penstock.user_code import note_record, shortened
@@ -41,14 +42,14 @@ class ReduceOperator(NamedOperator):
         self,
         function: Callable[[Row, Row], Row],
         sequence: str | None = None,
-        is_final: bool = False,
+        trigger: Trigger | None = None,
     ) -> None:
         self.function = function
         self.sequence = sequence
-        self.is_final = is_final
+        self.trigger = trigger
 
     def setup(self) -> None:
-        self._pending = Pending(self.context) if self.is_final else None
+        self._pending = None if self.trigger is None else Pending(self.context, self.trigger, self._show)
         self._state = self.context.keyed.rows("reduced", self.context.key)
         self._rows: dict[Key, tuple[int, Row]] = {}
         self._first = self._next = 0
@@ -65,6 +66,8 @@ class ReduceOperator(NamedOperator):
                 if is_over():
                     yield
                     is_over = self.context.begin_slice()
+        if self._pending is not None:
+            self._pending.begin(emit)
 
     def _add(self, row: Row) -> None:
         self._rows[self._key_of(row)] = self._next, row
@@ -130,15 +133,15 @@ class ReduceOperator(NamedOperator):
         if self._pending is None:
             emit(changed)
         else:
-            self._pending.add(done)
+            self._pending.add(done, emit)
 
-    def on_end(self, emit: Emit) -> Iterator[None]:
-        if self._pending is not None:
-            for keys in self._pending.pop():
-                rows = self._format.batch([self._rows[self._key_of(row)][1] for row in rows_of(keys)])
-                assert rows is not None
-                emit(rows)
-                yield
+    def on_end(self, emit: Emit) -> Iterator[None] | None:
+        return None if self._pending is None else self._pending.end(emit)
+
+    def _show(self, keys: pa.RecordBatch, emit: Emit) -> None:
+        rows = self._format.batch([self._rows[self._key_of(row)][1] for row in rows_of(keys)])
+        assert rows is not None
+        emit(rows)
 
     def _result_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.sequence is None:

@@ -22,8 +22,9 @@ from penstock.errors import DataError
 from penstock.model.aggregates import Aggregate, columns_of
 from penstock.model.changelog import DELETE, INSERT, OP, UPDATE, changelog_of
 from penstock.model.filtered import Masked
+from penstock.model.triggers import Trigger
 from penstock.operators.contract import Emit
-from penstock.operators.keyed.aggregate import Pending
+from penstock.operators.keyed.pending import Pending
 from penstock.operators.masked_columns import MaskedColumns
 from penstock.operators.named import NamedOperator
 from penstock.state.rows.keyed_rows import KeyedRowsDescriptor
@@ -40,13 +41,13 @@ class RetractingAggregateOperator(NamedOperator):
         *,
         takes_back: bool,
         emits_changelog: bool,
-        is_final: bool,
+        trigger: Trigger | None,
         masks: Sequence[Masked] = (),
     ) -> None:
         self.aggregates = tuple(aggregates)
         self.takes_back = takes_back
         self.emits_changelog = emits_changelog
-        self.is_final = is_final
+        self.trigger = trigger
         self.masked = MaskedColumns(masks)
 
     def setup(self) -> None:
@@ -59,7 +60,11 @@ class RetractingAggregateOperator(NamedOperator):
             kept = [*sums, *counts, Aggregate("sum", _WEIGHT, _WEIGHT)]
         self._state = keyed.aggregate("aggregates", key, kept)
         self._emitted = keyed.register(KeyedRowsDescriptor("emitted", key)) if self.emits_changelog else None
-        self._pending = Pending(self.context) if self.is_final else None
+        self._pending = None if self.trigger is None else Pending(self.context, self.trigger, self._show)
+
+    def on_restored(self, emit: Emit) -> None:
+        if self._pending is not None:
+            self._pending.begin(emit)
 
     @property
     def _summed(self) -> tuple[str, ...]:
@@ -74,15 +79,15 @@ class RetractingAggregateOperator(NamedOperator):
         except DataError as error:
             raise DataError(f"operator '{self.context.operator}': {error}") from error
         if self._pending is not None:
-            self._pending.add(batch)
+            self._pending.add(batch, emit)
             return
         self._emit(current, emit)
 
-    def on_end(self, emit: Emit) -> Iterator[None]:
-        if self._pending is not None:
-            for keys in self._pending.pop():
-                emit(self._results(self._state.of_keys(keys)))
-                yield
+    def on_end(self, emit: Emit) -> Iterator[None] | None:
+        return None if self._pending is None else self._pending.end(emit)
+
+    def _show(self, keys: pa.RecordBatch, emit: Emit) -> None:
+        emit(self._results(self._state.of_keys(keys)))
 
     def _emit(self, current: pa.RecordBatch, emit: Emit) -> None:
         results = self._results(current)

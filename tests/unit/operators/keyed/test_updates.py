@@ -21,8 +21,12 @@ from penstock import (
     PipelineError,
     read_latest,
 )
+from penstock.model.aggregates import Aggregate
+from penstock.model.triggers import Trigger
+from penstock.operators.keyed.aggregate import AggregateOperator
 from penstock.protocol.coordinator.state import Policy
 from penstock.testing import ABORT, CHECKPOINT, CollectSink, ListSource, Schedule, run
+from tests.unit.operators.keyed.bench import Bench
 
 
 def orders(count: int, first: int = 0) -> list[dict[str, Any]]:
@@ -97,7 +101,12 @@ class TestSequence:
             ({"sequence": ("max", "v")}, "an output cannot have the name 'sequence'"),
             ({"sequence": "amount"}, "'amount' is the sequence and an output"),
             ({"sequence": "customer"}, "an output has the name of a key column"),
-            ({"emit": "count"}, "emit is 'count': it must be 'updates' or 'final'"),
+            (
+                {"emit": "count"},
+                "emit is 'count': it must be 'updates', 'changelog', 'final', a duration such as '5 s'",
+            ),
+            ({"emit": "0 rows"}, "or a number of records of a key such as '1000 rows'"),
+            ({"emit": "0 s"}, "emit is '0 s': it must be"),
         ],
     )
     def test_a_mistake_is_found_at_once(self, more: dict[str, Any], message: str) -> None:
@@ -140,6 +149,101 @@ class TestFinal:
         stream.key_by("customer").count(emit="final", name="count").sink(CollectSink())
         with pytest.raises(PipelineError, match=r"'count' emits at the end .* source 'read' never ends: leave out"):
             pipeline.graph()
+
+
+class TestTriggers:
+    """An aggregate without a window is one of a window without an end, and `emit` is its trigger."""
+
+    @pytest.mark.parametrize("how", AGGREGATES)
+    @pytest.mark.parametrize("emit", ["1 ms", "7 rows"])
+    @pytest.mark.parametrize("seed", range(3))
+    def test_the_last_row_of_a_key_is_its_value_through_failures_and_a_rescale(
+        self, how: str, emit: str, seed: int
+    ) -> None:
+        sink = CollectSink()
+        options = {"emit": emit, "sequence": "version"}
+        first = running(how, sink, with_failures(150), **options)
+        store = run(first, parallelism=2, workers=2, crash_after_checkpoints=2, schedule=Schedule(seed)).store
+        run(running(how, sink, [*with_failures(150), *orders(50, 150)], **options), parallelism=3, store=store)
+        versions = defaultdict(list)
+        for customer, amount, version in values(sink):
+            versions[customer].append((version, amount))
+        assert {customer: max(found)[::-1] for customer, found in versions.items()} == totals(200)
+
+    @pytest.mark.parametrize("how", ["aggregate", "reduce"])
+    def test_a_key_is_emitted_when_it_has_had_that_many_records_and_the_rest_at_the_end(self, how: str) -> None:
+        sink = CollectSink()
+        rows = [{"customer": customer, "amount": 1} for customer in [1, 1, 2, 1, 1, 2, 1, 1, 1, 1, 1]]
+        pipeline = Pipeline("p")
+        keyed = pipeline.source(ListSource(rows, batch_rows=1)).key_by("customer")
+        AGGREGATES[how](keyed, emit="4 rows").sink(sink)
+        store = run(pipeline).store
+        assert [(row["customer"], row["amount"]) for row in sink.rows()] == [(1, 4), (1, 8), (1, 9), (2, 2)]
+        # None is pending after the end.
+        pipeline = Pipeline("p")
+        keyed = pipeline.source(ListSource([*rows, *rows[:3]], batch_rows=1)).key_by("customer")
+        AGGREGATES[how](keyed, emit="4 rows").sink(sink)
+        run(pipeline, store=store)
+        assert [(row["customer"], row["amount"]) for row in sink.rows()][4:] == [(1, 11), (2, 3)]
+
+    def test_a_batch_with_more_records_than_that_emits_a_key_once(self) -> None:
+        bench = by_trigger(Trigger(rows=2))
+        bench.process(pa.record_batch({"k": [1, 1, 1, 1, 1, 2], "v": [1] * 6}))
+        assert totals_of(bench) == [(1, 5)]
+        bench.process(pa.record_batch({"k": [1, 2], "v": [1, 1]}))
+        assert totals_of(bench) == [(1, 5), (2, 2)]
+
+    def test_the_clock_emits_keys_that_have_changed_and_no_others(self) -> None:
+        bench = by_trigger(Trigger(every_ms=100))
+        bench.process(pa.record_batch({"k": [1, 2, 1], "v": [1, 2, 3]}))
+        assert totals_of(bench) == []
+        tick(bench)
+        assert totals_of(bench) == [(2, 2), (1, 4)]
+        tick(bench)
+        bench.process(pa.record_batch({"k": [2], "v": [5]}))
+        tick(bench)
+        assert totals_of(bench) == [(2, 2), (1, 4), (2, 7)]
+
+    def test_many_keys_are_emitted_in_steps_and_a_checkpoint_in_between_holds_the_others(self) -> None:
+        bench = by_trigger(Trigger(every_ms=100))
+        keys = list(range(10_000))
+        bench.process(pa.record_batch({"k": keys, "v": keys}))
+        [(_, call)] = bench.context.timers
+        bench.context.timers.clear()
+        call()
+        (steps,) = [each for each in bench.context.owed if next(each, 0) is None]
+        first = totals_of(bench)
+        assert 0 < len(first) < len(keys)
+        again = bench.restored(lambda: summing(Trigger(every_ms=100)))
+        tick(again)
+        assert sorted(first + totals_of(again)) == [(key, key) for key in keys]
+        # Its time comes again before it is done: no key is emitted by two rounds.
+        call()
+        for _ in steps:
+            pass
+        assert sorted(totals_of(bench)) == [(key, key) for key in keys]
+
+
+def summing(trigger: Trigger) -> AggregateOperator:
+    return AggregateOperator([Aggregate("sum", "v", "total")], trigger)
+
+
+def by_trigger(trigger: Trigger) -> Bench:
+    return Bench(summing(trigger), ("k",)).begin()
+
+
+def tick(bench: Bench) -> None:
+    """The next timer is due, and what it begins is done."""
+    at_ms, call = bench.context.timers.pop(0)
+    bench.context.clock_ms = at_ms
+    call()
+    while bench.context.owed:
+        for _ in bench.context.owed.pop(0):
+            pass
+
+
+def totals_of(bench: Bench) -> list[tuple[int, int]]:
+    return [(row["k"], row["total"]) for batch in bench.emitted for row in batch.to_pylist()]
 
 
 def values(sink: CollectSink) -> list[tuple[int, int, int]]:
