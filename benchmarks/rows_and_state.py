@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from penstock.columnar.schema_guard import SchemaGuard
+from penstock.columnar.schemas.schema_guard import SchemaGuard
 from penstock.columnar.values import rows_of
 from penstock.operators.formats import RowsFormat
 from penstock.state.keyed import KeyedState

@@ -329,7 +329,7 @@ class FakePipeline:
             (
                 [
                     *work,
-                    ("window", f"{engine}operators/keyed/window.py", 77),
+                    ("window", f"{engine}operators/windows/window.py", 77),
                     ("add", f"{engine}state/windows/state.py", 190),
                     ("group", f"{engine}columnar/grouping.py", 55),
                 ],

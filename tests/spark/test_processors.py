@@ -18,7 +18,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock import Pipeline
-from penstock.columnar.schema_guard import as_schema
+from penstock.columnar.schemas.schema_guard import as_schema
 from penstock.spark.sessions import session_zone
 from penstock.testing import CHECKPOINT, CollectSink, ListSource, run
 from penstock.worker.settings import WorkerSettings

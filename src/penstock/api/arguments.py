@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columnar.schema_guard import SchemaLike, as_schema
+from penstock.columnar.schemas.schema_guard import SchemaLike, as_schema
 from penstock.errors import PenstockError, PipelineError
 from penstock.graph.logical import OperatorFactory
 from penstock.ids import DEAD_LETTERS, LATE, MAIN_OUTPUT

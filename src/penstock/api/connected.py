@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.api.arguments import AtEnd, instance_of, require_choice, schema_or_none, side_schemas_of
 from penstock.api.process_call import time_mode_of
-from penstock.columnar.schema_guard import SchemaLike
+from penstock.columnar.schemas.schema_guard import SchemaLike
 from penstock.errors import PipelineError
 from penstock.graph.edges import OutputPort
 from penstock.graph.logical import Keeps

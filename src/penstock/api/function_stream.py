@@ -19,7 +19,7 @@ from penstock.api.arguments import (
     side_schemas_of,
 )
 from penstock.api.column_stream import ColumnStream
-from penstock.columnar.schema_guard import SchemaLike
+from penstock.columnar.schemas.schema_guard import SchemaLike
 from penstock.errors import PipelineError
 from penstock.graph.logical import Keeps
 from penstock.graph.names import label_of

@@ -28,7 +28,7 @@ from penstock.api.lookups import as_of_join
 from penstock.api.over_stream import OverStream
 from penstock.api.process_call import ProcessCall, time_mode_of
 from penstock.api.stream import Stream
-from penstock.columnar.schema_guard import SchemaLike
+from penstock.columnar.schemas.schema_guard import SchemaLike
 from penstock.errors import PipelineError
 from penstock.graph.logical import Keeps, OperatorFactory
 from penstock.graph.names import label_of

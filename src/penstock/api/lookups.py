@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.api.arguments import require_choice, require_columns, schema_or_none
-from penstock.columnar.schema_guard import SchemaLike
+from penstock.columnar.schemas.schema_guard import SchemaLike
 from penstock.errors import PipelineError
 from penstock.graph.edges import OutputPort
 from penstock.graph.logical import Keeps, OperatorFactory

@@ -15,7 +15,7 @@ from penstock.api.arguments import (
     schema_or_none,
     side_schemas_of,
 )
-from penstock.columnar.schema_guard import SchemaLike
+from penstock.columnar.schemas.schema_guard import SchemaLike
 from penstock.columnar.tables import table_of
 from penstock.errors import PipelineError
 from penstock.graph.logical import OperatorFactory

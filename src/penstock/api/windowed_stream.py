@@ -28,9 +28,9 @@ from penstock.model.windows import (
     Late,
     WindowKind,
 )
-from penstock.operators.keyed.count_window import CountWindowOperator
-from penstock.operators.keyed.window import WindowOperator
-from penstock.operators.keyed.window_top import WindowTopOperator
+from penstock.operators.windows.count_window import CountWindowOperator
+from penstock.operators.windows.window import WindowOperator
+from penstock.operators.windows.window_top import WindowTopOperator
 
 if TYPE_CHECKING:
     from penstock.api.grouped_stream import GroupedStream

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from penstock.columnar.fixed_width import FIXED_WIDTH
 from penstock.columnar.gather import take, take_rows
 from penstock.columnar.plain import plain
-from penstock.columnar.schema_guard import column_of
+from penstock.columnar.schemas.schema_guard import column_of
 from penstock.columnar.values import tuples_of
 from penstock.errors import DataError
 

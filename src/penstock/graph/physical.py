@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from penstock.columnar.schema_diff import type_text
+from penstock.columnar.schemas.schema_diff import type_text
 from penstock.errors import PipelineError
 from penstock.graph.logical import Graph, LogicalEdge, Node, check, topological
 from penstock.ids import MAIN_OUTPUT, ChannelId, EdgeId, OperatorName, SubtaskId, WorkerId

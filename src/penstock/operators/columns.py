@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.columnar.expressions import evaluated
-from penstock.columnar.schema_guard import column_of
+from penstock.columnar.schemas.schema_guard import column_of
 from penstock.errors import DataError
 from penstock.operators.contract import Emit
 from penstock.operators.named import NamedOperator

@@ -2,8 +2,8 @@
 
 A watermark says: no older record is expected. The operator reports the newest event time of each batch, less the delay
 that the user allows; the subtask keeps a clock for each split that it reads, or each channel, and its watermark is the
-slowest of them (`worker/subtask_clock.py`). So a record that comes no later than the delay behind the newest one of
-its own split is never late, and one that comes later may be.
+slowest of them (`worker/event_time/subtask_clock.py`). So a record that comes no later than the delay behind the newest
+one of its own split is never late, and one that comes later may be.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.columnar.records import Columns, columns_of
 from penstock.columnar.row_calls import ColumnRows, RowCalls, RowFunction
-from penstock.columnar.schema_guard import SchemaGuard
+from penstock.columnar.schemas.schema_guard import SchemaGuard
 from penstock.columnar.time_zones import TimeZones
 from penstock.columnar.values import rows_of
 from penstock.errors import DataError, PipelineError

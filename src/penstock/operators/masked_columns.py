@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from penstock.columnar.expressions import evaluated
 from penstock.columnar.plain import plain
-from penstock.columnar.schema_guard import column_of
+from penstock.columnar.schemas.schema_guard import column_of
 from penstock.errors import DataError
 from penstock.model.filtered import Masked
 

@@ -10,7 +10,7 @@ from abc import abstractmethod
 
 import pyarrow as pa
 
-from penstock.columnar.schema_guard import SchemaGuard
+from penstock.columnar.schemas.schema_guard import SchemaGuard
 from penstock.errors import UserCodeError
 from penstock.operators.contract import Emit, Operator, OperatorContext
 from penstock.operators.steps import Steps

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from penstock.columnar.schema_guard import SchemaGuard
+from penstock.columnar.schemas.schema_guard import SchemaGuard
 from penstock.errors import DataError
 from penstock.operators.contract import OperatorContext
 from penstock.operators.formats import As, Format, format_of

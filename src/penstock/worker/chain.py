@@ -22,7 +22,7 @@ from penstock.user_code import place
 from penstock.worker.context import Context, EventTime, Piece, cause_of
 from penstock.worker.services import Services
 from penstock.worker.sink_stage import SinkStage, no_committables
-from penstock.worker.source_stage import SourceStage
+from penstock.worker.sources.source_stage import SourceStage
 
 T = TypeVar("T")
 Waiting: TypeAlias = Steps | pa.RecordBatch | int

@@ -16,10 +16,10 @@ from penstock.exchange.items import BatchItem
 from penstock.metrics.instruments import Counter
 from penstock.operators.steps import CALL_ROWS_FIRST
 from penstock.worker.chain import OperatorChain
+from penstock.worker.event_time.subtask_clock import SubtaskClock
 from penstock.worker.scheduling.batching import HandCost, bytes_wanted
 from penstock.worker.scheduling.slices import SlicePolicy
 from penstock.worker.services import Services
-from penstock.worker.subtask_clock import SubtaskClock
 
 HAND_BYTES_MAX = 1 << 20, 8 << 20
 """Of one batch, and of all that is put together: it is copied twice, to join and to sort it (I7)."""

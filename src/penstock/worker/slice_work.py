@@ -7,8 +7,8 @@ import pyarrow as pa
 from penstock.ids import ChannelId
 from penstock.mailbox.ports import Clock
 from penstock.worker.chain import OperatorChain
+from penstock.worker.event_time.subtask_clock import SubtaskClock
 from penstock.worker.scheduling.slices import SlicePolicy
-from penstock.worker.subtask_clock import SubtaskClock
 
 
 class SliceWork:

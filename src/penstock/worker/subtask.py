@@ -30,6 +30,7 @@ from penstock.model.event_time import MAX_WATERMARK
 from penstock.protocol.barrier import Barrier
 from penstock.worker.chain import OperatorChain
 from penstock.worker.checkpointing.subtask_checkpointer import SubtaskCheckpointer
+from penstock.worker.event_time.subtask_clock import SubtaskClock
 from penstock.worker.in_hand import HAND_BYTES_MAX, InHand
 from penstock.worker.latency import LatencyMarkers
 from penstock.worker.recovery.channel_reader import RecoveredChannelReader
@@ -39,8 +40,7 @@ from penstock.worker.scheduling.gathering import Gathering
 from penstock.worker.scheduling.slices import SlicePolicy
 from penstock.worker.services import Services
 from penstock.worker.slice_work import SliceWork
-from penstock.worker.source_reading import SourceReading
-from penstock.worker.subtask_clock import SubtaskClock
+from penstock.worker.sources.source_reading import SourceReading
 from penstock.worker.subtask_metrics import BYTES_IN, BYTES_OUT, OUTPUT_WATERMARK, SubtaskTimes, observe_queues, reached
 
 _DONE = object()

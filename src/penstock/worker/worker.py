@@ -49,7 +49,7 @@ from penstock.worker.scheduling.budget import Budget
 from penstock.worker.scheduling.slice_budget import SliceBudget
 from penstock.worker.services import Services
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.source_drift import SourceDrift
+from penstock.worker.sources.source_drift import SourceDrift
 from penstock.worker.subtask import Subtask
 
 T = TypeVar("T")

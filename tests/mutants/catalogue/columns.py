@@ -5,13 +5,13 @@ from __future__ import annotations
 from tests.mutants.mutant import OWN, Mutant
 
 _GATHER = "columnar/gather.py"
-_STAGE = "worker/source_stage.py"
+_STAGE = "worker/sources/source_stage.py"
 
 
 def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
     tests = {
         _GATHER: ("tests/unit/columnar/test_gather.py",),
-        _STAGE: ("tests/unit/worker/test_source_stage.py", "tests/unit/state/test_every_type.py"),
+        _STAGE: ("tests/unit/worker/sources/test_source_stage.py", "tests/unit/state/test_every_type.py"),
     }
     return Mutant(name, OWN, file, old, new, why, seeds=0, tests=tests[file])
 

@@ -42,12 +42,12 @@ MUTANTS = (
     Mutant(
         "Sources are told of a checkpoint that failed",
         OWN,
-        "worker/source_stage.py",
+        "worker/sources/source_stage.py",
         "            if noted == checkpoint:\n",
         "            if noted <= checkpoint:\n",
         "The source may forget records that a restore still needs.",
         seeds=0,
-        tests=("tests/unit/worker/test_source_stage.py",),
+        tests=("tests/unit/worker/sources/test_source_stage.py",),
     ),
     Mutant(
         "A commit message may be of any class that can be imported",

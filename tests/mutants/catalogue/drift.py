@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.mutants.mutant import OWN, Mutant
 
-_WORKER = "worker/source_drift.py"
+_WORKER = "worker/sources/source_drift.py"
 _DRIVER = "driver/attempts/slowest_sources.py"
-_STAGE = "worker/source_stage.py"
+_STAGE = "worker/sources/source_stage.py"
 _TESTS = (
-    "tests/unit/worker/test_source_drift.py",
-    "tests/unit/worker/test_source_stage.py",
+    "tests/unit/worker/sources/test_source_drift.py",
+    "tests/unit/worker/sources/test_source_stage.py",
     "tests/unit/driver/attempts/test_slowest_sources.py",
     "tests/unit/graph/test_physical.py",
 )

@@ -8,9 +8,9 @@ _TESTS = tuple(
     f"tests/unit/connectors/files/test_{name}.py"
     for name in ("source", "bad_input", "file_options", "partitioned_files")
 )
-_STAGE = "worker/source_stage.py"
+_STAGE = "worker/sources/source_stage.py"
 _SIDE_TESTS = ("tests/unit/worker/test_side_outputs.py",)
-_STAGE_TESTS = ("tests/unit/worker/test_source_stage.py", "tests/unit/connectors/files/test_source.py")
+_STAGE_TESTS = ("tests/unit/worker/sources/test_source_stage.py", "tests/unit/connectors/files/test_source.py")
 
 
 def _mutant(name: str, old: str, new: str, why: str, file: str = "reader") -> Mutant:

@@ -9,7 +9,7 @@ _IN_HAND = "worker/in_hand.py"
 _INPUT = "exchange/input_channel.py"
 _KEYED = "operators/keyed/process.py"
 _SLICES = "worker/scheduling/slices.py"
-_CLOCK = "worker/subtask_clock.py"
+_CLOCK = "worker/event_time/subtask_clock.py"
 _CHECKPOINTER = "worker/checkpointing/subtask_checkpointer.py"
 
 

@@ -219,11 +219,11 @@ MUTANTS = (
     Mutant(
         "A split that is not caught up becomes idle",
         OWN,
-        "worker/source_stage.py",
+        "worker/sources/source_stage.py",
         "if self._readers[name].is_caught_up:",
         "if True:",
         "Records that a slow broker delivers are late.",
         seeds=0,
-        tests=("tests/unit/worker/test_source_stage.py",),
+        tests=("tests/unit/worker/sources/test_source_stage.py",),
     ),
 )

@@ -6,7 +6,7 @@ from tests.mutants.mutant import OWN, Mutant
 from tests.simulation.scenario import FaultKind
 
 _REDISTRIBUTION = "protocol/redistribution.py"
-_CLOCK = "worker/subtask_clock.py"
+_CLOCK = "worker/event_time/subtask_clock.py"
 _SUBTASK = "worker/subtask.py"
 _BACKLOG = "exchange/recovered_channel.py"
 _READER = "worker/recovery/channel_reader.py"
@@ -255,7 +255,7 @@ MUTANTS = (
     Mutant(
         "Sources begin at the beginning after a restore",
         "coordination",
-        "worker/source_stage.py",
+        "worker/sources/source_stage.py",
         "return self.source.open(name, position.offset)",
         "return self.source.open(name, None)  # mutant",
         "I1: what was read before the checkpoint is in it, and is read again.",

@@ -108,7 +108,7 @@ MUTANTS = (
     ),
     _mutant(
         "A window is ranked again by keys that a rescale has brought",
-        "operators/keyed/window_top.py",
+        "operators/windows/window_top.py",
         "        if watermark < MAX_WATERMARK:\n            self._clock.advance(watermark)\n",
         "",
         "Late records open windows again that were emitted.",
@@ -220,10 +220,10 @@ MUTANTS = (
     ),
     _mutant(
         "Splits that run ahead do not wait",
-        "worker/source_stage.py",
+        "worker/sources/source_stage.py",
         "near = [name for name in every if clocks.reached(name) <= slowest + self.max_drift_ms]",
         "near = every",
         "A replay holds all that the fastest split has.",
-        ("tests/unit/worker/test_source_stage.py",),
+        ("tests/unit/worker/sources/test_source_stage.py",),
     ),
 )

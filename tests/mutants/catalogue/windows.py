@@ -13,7 +13,7 @@ _SESSIONS = "state/windows/sessions.py"
 _TESTS = (
     "tests/unit/state/test_windows.py",
     "tests/unit/operators/test_event_time.py",
-    "tests/unit/operators/keyed/test_windows.py",
+    "tests/unit/operators/windows/test_windows.py",
 )
 
 _KIND_TESTS = (
@@ -25,8 +25,8 @@ _KIND_TESTS = (
 )
 
 _SPLIT_TESTS = (
-    "tests/unit/worker/test_source_stage.py",
-    "tests/unit/worker/test_subtask_clock.py",
+    "tests/unit/worker/sources/test_source_stage.py",
+    "tests/unit/worker/event_time/test_subtask_clock.py",
     "tests/unit/worker/test_gathering.py",
     "tests/unit/connectors/files/test_files_in_event_time.py",
 )
@@ -251,70 +251,70 @@ MUTANTS = (
     # --- clocks of splits and channels ---
     _split(
         "A split that has not begun holds nothing back",
-        "worker/event_clocks.py",
+        "worker/event_time/event_clocks.py",
         "self._reached[part] = MIN_WATERMARK if reached is None else reached",
         "self._reached[part] = MAX_WATERMARK - 1 if reached is None else reached",
         "Its records are older than what others have reached, and all late.",
     ),
     _split(
         "The fastest split is the watermark",
-        "worker/event_clocks.py",
+        "worker/event_time/event_clocks.py",
         "return min(self._reached.values(), default=IDLE_WATERMARK)",
         "return max(self._reached.values(), default=IDLE_WATERMARK)",
         "Files that are read side by side make each other late.",
     ),
     _split(
         "A split that has ended holds the watermark for good",
-        "worker/event_clocks.py",
+        "worker/event_time/event_clocks.py",
         "        self._reached.pop(part, None)\n",
         "",
         "Windows stand still behind the first file that is read.",
     ),
     _split(
         "The clock of a split is not in the checkpoint",
-        "worker/source_stage.py",
+        "worker/sources/source_stage.py",
         "return reached if reached > MIN_WATERMARK else None",
         "return None",
         "After a restart every split counts as not begun, and windows wait for all of them again.",
     ),
     _split(
         "Splits are read in their order whatever their time",
-        "worker/source_stage.py",
+        "worker/sources/source_stage.py",
         "ordered = sorted(self._open, key=clocks.reached)",
         "ordered = list(self._open)",
         "A file that is hours ahead is read to its end first: windows hold all of it.",
     ),
     _split(
         "A split that appears is read at once",
-        "worker/source_stage.py",
+        "worker/sources/source_stage.py",
         "self._settling = new if self._has_looked else []",
         "self._settling = []; self._open += new if self._has_looked else []",
         "Other subtasks have not heard of the files that came with it, and theirs become late.",
     ),
     _split(
         "A file is idle",
-        "worker/source_stage.py",
+        "worker/sources/source_stage.py",
         "may_idle=not reader.is_bounded",
         "may_idle=True",
         "A slow disk makes the rest of a file late.",
     ),
     _split(
         "Time in which nobody asked a split counts as time without records",
-        "worker/event_clocks.py",
+        "worker/event_time/event_clocks.py",
         "min(asked_ms, max(1, self._idle_after_ms // 4))",
         "asked_ms",
         "Backpressure makes the records that wait in other splits late.",
     ),
     _split(
         "A channel with records that wait is idle",
-        "worker/subtask_clock.py",
+        "worker/event_time/subtask_clock.py",
         "if reading.is_empty:",
         "if True:",
         "Records that wait for alignment become late.",
     ),
     _split(
         "A split that has a record again is still as idle as before",
-        "worker/event_clocks.py",
+        "worker/event_time/event_clocks.py",
         "            self._empty_ms[part] = 0\n\n    def had_nothing",
         "\n    def had_nothing",
         "A split with a record now and then holds nobody up, and its records become late.",
@@ -328,28 +328,28 @@ MUTANTS = (
     ),
     _split(
         "A channel that is idle and others that have ended are the end of all input",
-        "worker/subtask_clock.py",
+        "worker/event_time/subtask_clock.py",
         "if slowest == MAX_WATERMARK and IDLE_WATERMARK in said:",
         "if False:",
         "Windows of the idle one are closed for good.",
     ),
     _split(
         "A subtask that wakes up does not say so",
-        "worker/subtask_clock.py",
+        "worker/event_time/subtask_clock.py",
         "                self._send(self.passed_on)\n",
         "                pass\n",
         "Nobody waits for its records, and they are late.",
     ),
     _split(
         "A checkpoint forgets the times that were seen while earlier records were in hand",
-        "worker/subtask_clock.py",
+        "worker/event_time/subtask_clock.py",
         "max(self._seen(), self._held, self._released)",
         "self._released",
         "After a restore nobody sees them again, and event time stands still until a later record comes.",
     ),
     _split(
         "A restored clock does not wait for the recovered records",
-        "worker/subtask_clock.py",
+        "worker/event_time/subtask_clock.py",
         "        if self._is_recovered:\n            reached = max(reached, self._held)\n",
         "        reached = max(reached, self._held)\n",
         "They come after the watermark that they were in front of, and are late.",
@@ -385,14 +385,14 @@ MUTANTS = (
     ),
     _kind(
         "Count windows are forgotten before the time of their records",
-        "operators/keyed/count_window.py",
+        "operators/windows/count_window.py",
         "max(self._newest_ms, now_ms) + ttl_ms",
         "now_ms + ttl_ms",
         "A source that is ahead of the watermark loses windows that are minutes old.",
     ),
     _kind(
         "The end of input makes count windows forget",
-        "operators/keyed/count_window.py",
+        "operators/windows/count_window.py",
         "MIN_WATERMARK < watermark < MAX_WATERMARK",
         "MIN_WATERMARK < watermark",
         "A later run on the same checkpoints begins with empty windows.",

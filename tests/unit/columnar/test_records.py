@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.columnar import records
 from penstock.columnar.records import columns_of
-from penstock.columnar.schema_guard import SchemaGuard
+from penstock.columnar.schemas.schema_guard import SchemaGuard
 from penstock.columnar.values import rows_of
 from penstock.operators.formats import RowsFormat
 from penstock.operators.spark.processor import Row

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.columnar import row_calls
 from penstock.columnar.row_calls import ColumnRows, RowCalls
-from penstock.columnar.schema_guard import SchemaGuard
+from penstock.columnar.schemas.schema_guard import SchemaGuard
 from penstock.columnar.values import rows_of
 from penstock.errors import DataError
 from penstock.operators.formats import RowsFormat

@@ -20,7 +20,7 @@ from penstock.metrics.registry import Registry
 from penstock.metrics.standard import BACKLOG_BYTES
 from penstock.storage import MemoryStore
 from penstock.testing import CollectSink, ListSource, run
-from penstock.worker.source_stage import SourceStage
+from penstock.worker.sources.source_stage import SourceStage
 from tests.unit.driver.changed_pipelines import newest
 
 

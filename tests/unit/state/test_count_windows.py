@@ -15,7 +15,7 @@ from penstock.errors import DataError
 from penstock.model.aggregates import Aggregate
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.model.windows import CountWindows
-from penstock.operators.keyed.count_window import EXPIRED, CountWindowOperator
+from penstock.operators.windows.count_window import EXPIRED, CountWindowOperator
 from penstock.state import KeyedState
 from penstock.state.windows.counts import CountWindowDescriptor, CountWindowState
 from penstock.testing import CollectSink, ListSource, collect, run

@@ -32,7 +32,7 @@ from penstock.model.event_time import MAX_WATERMARK
 from penstock.protocol.barrier import BarrierFlag
 from penstock.protocol.manifest import Partitioning, StateKind
 from penstock.worker.settings import MIB
-from penstock.worker.source_stage import LISTINGS_FAILED_MAX
+from penstock.worker.sources.source_stage import LISTINGS_FAILED_MAX
 from penstock.worker.worker import _SLICES_PER_SOURCE, Worker, _Turns
 from tests.unit.mailbox.fake_ports import (
     GENERATION,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.columnar.schema_diff import differences
+from penstock.columnar.schemas.schema_diff import differences
 from penstock.connectors.sink import Prepared, SinkWriter
 from penstock.errors import DataError, PipelineError
 

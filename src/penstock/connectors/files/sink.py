@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.columnar.schema_diff import differences
+from penstock.columnar.schemas.schema_diff import differences
 from penstock.connectors.files.commit_log import CommitLog, CommittedFile
 from penstock.connectors.files.filesystem import Place, address_of, place_of
 from penstock.connectors.files.latest import LatestWriter, check_upsert

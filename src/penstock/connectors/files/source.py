@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from penstock.columnar.schema_ddl import SchemaLike, as_schema
+from penstock.columnar.schemas.schema_ddl import SchemaLike, as_schema
 from penstock.connectors.files.filesystem import Stamp, address_of
 from penstock.connectors.files.formats.delimited import CsvReader
 from penstock.connectors.files.formats.json_lines import JsonReader

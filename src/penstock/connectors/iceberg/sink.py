@@ -17,7 +17,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet
 
-from penstock.columnar.schema_ddl import SchemaLike, as_schema
+from penstock.columnar.schemas.schema_ddl import SchemaLike, as_schema
 from penstock.connectors.files.filesystem import Place
 from penstock.connectors.iceberg.merge import Replacement, replacement_of
 from penstock.connectors.iceberg.table import IcebergLocation

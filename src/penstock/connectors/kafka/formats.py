@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from penstock.columnar.schema_ddl import SchemaLike, as_schema
+from penstock.columnar.schemas.schema_ddl import SchemaLike, as_schema
 from penstock.connectors.files.formats.json_lines import parsed
 from penstock.connectors.files.formats.pieces import BAD
 from penstock.connectors.kafka.avro.messages import AvroDecoder

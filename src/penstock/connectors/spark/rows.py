@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from penstock.columnar.schema_ddl import as_schema
-from penstock.columnar.schema_diff import differences
+from penstock.columnar.schemas.schema_ddl import as_schema
+from penstock.columnar.schemas.schema_diff import differences
 from penstock.errors import DataError, PipelineError
 
 StructType: TypeAlias = Any

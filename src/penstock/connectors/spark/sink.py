@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.columnar.schema_diff import differences
+from penstock.columnar.schemas.schema_diff import differences
 from penstock.connectors.sink import Committer, Prepared, Sink, SinkWriter, nothing_prepared
 from penstock.connectors.spark.messages import decode_message, encode_message, message_classes
 from penstock.connectors.spark.rows import arrow_schema, make_data_source, require_data_source, rows_of, spark_schema

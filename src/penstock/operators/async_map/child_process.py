@@ -18,7 +18,7 @@ from typing import cast
 
 import pyarrow as pa
 
-from penstock.columnar.schema_guard import SchemaGuard
+from penstock.columnar.schemas.schema_guard import SchemaGuard
 from penstock.errors import DataError, UserCodeError
 from penstock.operators.async_map.operator import Converted, Runner
 from penstock.operators.contract import UserFunction

@@ -23,7 +23,7 @@ import pyarrow as pa
 from penstock.columnar.gather import joined, take_rows
 from penstock.columnar.grouping import key_columns
 from penstock.columnar.hashing import hash_rows, key_groups_of_hashes
-from penstock.columnar.schema_guard import SchemaGuard
+from penstock.columnar.schemas.schema_guard import SchemaGuard
 from penstock.errors import DataError
 from penstock.ids import LATE_OF_SIDE
 from penstock.metrics import standard as metrics

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.columnar.gather import take_rows
 from penstock.columnar.grouping import Groups, group, key_columns, key_tuples
-from penstock.columnar.schema_guard import SchemaLike, as_schema
+from penstock.columnar.schemas.schema_guard import SchemaLike, as_schema
 from penstock.errors import DataError, PipelineError
 from penstock.metrics.group import MetricGroup
 from penstock.model.event_time import MIN_WATERMARK, timestamp_ms

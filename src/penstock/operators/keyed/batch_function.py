@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.columnar.grouping import key_columns
 from penstock.columnar.plain import plain
-from penstock.columnar.schema_guard import SchemaLike
+from penstock.columnar.schemas.schema_guard import SchemaLike
 from penstock.errors import DataError, PipelineError
 from penstock.operators.contract import Emit, Key
 from penstock.operators.formats import ArrowFormat

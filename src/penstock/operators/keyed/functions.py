@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from penstock.columnar.schema_guard import SchemaLike
+from penstock.columnar.schemas.schema_guard import SchemaLike
 from penstock.metrics.group import MetricGroup
 from penstock.model.units import Duration
 from penstock.operators.contract import BatchState, Key

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from penstock.columnar.gather import take_rows
 from penstock.columnar.grouping import Groups
-from penstock.columnar.schema_guard import SchemaGuard
+from penstock.columnar.schemas.schema_guard import SchemaGuard
 from penstock.errors import DataError, PenstockError
 from penstock.operators.contract import Emit, Key
 from penstock.operators.failures import Failures, OnError, failures_of, narrowed

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from penstock.columnar.gather import take_rows
 from penstock.columnar.grouping import key_codes, key_columns
 from penstock.columnar.plain import plain
-from penstock.columnar.schema_guard import column_of
+from penstock.columnar.schemas.schema_guard import column_of
 from penstock.errors import DataError
 from penstock.model.aggregates import Aggregate, columns_of
 from penstock.model.changelog import DELETE, INSERT, OP, UPDATE, changelog_of

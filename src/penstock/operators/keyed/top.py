@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.columnar.gather import take_rows
 from penstock.columnar.grouping import key_columns
 from penstock.columnar.ranking import order_numbers, places_in_groups
-from penstock.columnar.schema_guard import column_of
+from penstock.columnar.schemas.schema_guard import column_of
 from penstock.errors import DataError
 from penstock.model.changelog import OP, changelog_of
 from penstock.operators.contract import Emit

@@ -12,7 +12,7 @@ from penstock.columnar.frames import over_frames
 from penstock.columnar.gather import take_rows
 from penstock.columnar.grouping import key_columns
 from penstock.columnar.ranking import places_in_groups
-from penstock.columnar.schema_guard import column_of
+from penstock.columnar.schemas.schema_guard import column_of
 from penstock.errors import DataError
 from penstock.model.aggregates import Aggregate, columns_of
 from penstock.operators.contract import Emit, OperatorContext

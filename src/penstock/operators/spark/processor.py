@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.columnar.schema_guard import SchemaLike, as_schema
+from penstock.columnar.schemas.schema_guard import SchemaLike, as_schema
 from penstock.operators.contract import Key
 from penstock.operators.formats import Records
 from penstock.operators.keyed.functions import KeyedContext, KeyedFunction

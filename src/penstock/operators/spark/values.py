@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from penstock.columnar.plain import plain
 from penstock.columnar.records import Columns
-from penstock.columnar.schema_guard import SchemaGuard
+from penstock.columnar.schemas.schema_guard import SchemaGuard
 from penstock.columnar.values import tuples_of, values_of
 from penstock.errors import DataError
 from penstock.operators.formats import PandasFormat, Records, RowsFormat, concatenated

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.columnar.fixed_width import fixed_width_values
-from penstock.columnar.schema_diff import schema_text
+from penstock.columnar.schemas.schema_diff import schema_text
 from penstock.errors import DataError, PipelineError, RestoreError
 from penstock.state.pieces import KEY, KEY_GROUP, KeyedPiece, cut, own_rows
 from penstock.state.rows.cursor import KeyCursor, NoCursor

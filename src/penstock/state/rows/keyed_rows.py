@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.columnar.gather import filter_rows, take_rows
 from penstock.columnar.plain import plain_type
-from penstock.columnar.schema_guard import SchemaGuard
+from penstock.columnar.schemas.schema_guard import SchemaGuard
 from penstock.state.aggregates.columns import plain_key
 from penstock.state.contract import StateOwner
 from penstock.state.index.key_index import KeyIndex, with_capacity

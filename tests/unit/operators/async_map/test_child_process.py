@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from penstock import DataError, Pipeline
-from penstock.columnar.schema_guard import SchemaGuard
+from penstock.columnar.schemas.schema_guard import SchemaGuard
 from penstock.errors import UserCodeError
 from penstock.operators.async_map.child_process import InProcess
 from penstock.operators.formats import format_of

@@ -36,7 +36,7 @@ from penstock.metrics.standard import (
 from penstock.metrics.standard import DEAD_LETTERS as DEAD_LETTER_ROWS
 from penstock.model.event_time import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
 from penstock.protocol.manifest import SplitState
-from penstock.worker.event_clocks import EventClocks
+from penstock.worker.event_time.event_clocks import EventClocks
 
 _AWAKE_MAX = 8
 """Readers that hold files and buffers at a time; one that is read again after more than these is paused before."""

@@ -13,7 +13,7 @@ from penstock.operators.event_time import EventTimeOperator
 from penstock.pipeline import Pipeline
 from penstock.protocol.manifest import Partitioning
 from penstock.testing import CollectSink, ListSource, Schedule, run
-from penstock.worker.source_stage import DRIFT_WAIT, SPLITS_HELD
+from penstock.worker.sources.source_stage import DRIFT_WAIT, SPLITS_HELD
 from tests.unit.mailbox.fake_ports import GENERATION, READ, WRITE, Bench, Numbers, Staging, told, values
 
 TIME = OperatorName("time")

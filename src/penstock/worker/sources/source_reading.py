@@ -9,10 +9,10 @@ import pyarrow as pa
 from penstock.errors import PenstockError
 from penstock.user_code import place, user_code_error
 from penstock.worker.chain import OperatorChain
+from penstock.worker.event_time.subtask_clock import SubtaskClock
 from penstock.worker.latency import LatencyMarkers
 from penstock.worker.services import Services
-from penstock.worker.source_stage import SourceStage
-from penstock.worker.subtask_clock import SubtaskClock
+from penstock.worker.sources.source_stage import SourceStage
 
 _REST_BYTES = 65_536
 """A source that has as much as this goes on reading, even if it was asked for more."""

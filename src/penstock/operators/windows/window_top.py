@@ -14,7 +14,7 @@ from penstock.columnar.gather import take_rows
 from penstock.columnar.grouping import key_codes, key_columns
 from penstock.columnar.hashing import key_groups
 from penstock.columnar.ranking import order_numbers, places_in_groups
-from penstock.columnar.schema_guard import column_of
+from penstock.columnar.schemas.schema_guard import column_of
 from penstock.errors import DataError
 from penstock.ids import LATE
 from penstock.metrics import standard as metrics

@@ -10,7 +10,7 @@ import pytest
 from penstock.ids import ChannelId, OperatorName
 from penstock.mailbox.timers import Timers
 from penstock.model.event_time import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
-from penstock.worker.subtask_clock import SubtaskClock
+from penstock.worker.event_time.subtask_clock import SubtaskClock
 from tests.unit.mailbox.fake_ports import ManualClock
 
 

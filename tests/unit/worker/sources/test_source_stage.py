@@ -11,8 +11,8 @@ from penstock.connectors.generator import GeneratorSource
 from penstock.ids import CheckpointId, OperatorName
 from penstock.model.event_time import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
 from penstock.protocol.manifest import SplitState
-from penstock.worker.event_clocks import EventClocks
-from penstock.worker.source_stage import SourceStage, owned_splits
+from penstock.worker.event_time.event_clocks import EventClocks
+from penstock.worker.sources.source_stage import SourceStage, owned_splits
 from tests.unit.mailbox.fake_ports import NumberReader, Numbers, Told, values
 
 READ = OperatorName("read")

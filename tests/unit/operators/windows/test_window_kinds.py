@@ -13,7 +13,7 @@ from penstock import DataError, KeyedStream, Pipeline, PipelineError, Stream
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.model.windows import FixedWindows, SessionWindows
 from penstock.testing import CHECKPOINT, CollectSink, ListSource, run
-from tests.unit.operators.keyed.test_windows import ALL, _without_order, found, run_of
+from tests.unit.operators.windows.test_windows import ALL, _without_order, found, run_of
 from tests.unit.window_model import Model, SessionModel
 
 LATE = [{"k": 1, "v": 1, "ts": 5}, {"k": 1, "v": 2, "ts": 40}, {"k": 1, "v": 4, "ts": 6}, {"k": 1, "v": 8, "ts": 25}]

@@ -15,7 +15,7 @@ from penstock.ids import COORDINATOR, OperatorName, WorkerId
 from penstock.mailbox.frames import ClocksFrame, SlowestFrame
 from penstock.model.event_time import MIN_WATERMARK
 from penstock.worker.services import Services
-from penstock.worker.source_stage import SourceStage
+from penstock.worker.sources.source_stage import SourceStage
 
 
 def slowest_of(clocks: Iterable[int | None]) -> int | None:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from penstock.columnar.schema_ddl import SchemaLike, as_schema
-from penstock.columnar.schema_diff import differences
+from penstock.columnar.schemas.schema_ddl import SchemaLike, as_schema
+from penstock.columnar.schemas.schema_diff import differences
 from penstock.errors import DataError
 
 __all__ = ["SchemaGuard", "SchemaLike", "as_schema", "column_of"]

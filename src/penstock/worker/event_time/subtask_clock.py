@@ -19,7 +19,7 @@ from penstock.exchange.output_channel import OutputChannel
 from penstock.ids import ChannelId, OperatorName
 from penstock.model.event_time import IDLE_WATERMARK, MAX_WATERMARK, MIN_WATERMARK
 from penstock.worker.context import Context
-from penstock.worker.event_clocks import EventClocks
+from penstock.worker.event_time.event_clocks import EventClocks
 from penstock.worker.services import Services
 
 if TYPE_CHECKING:

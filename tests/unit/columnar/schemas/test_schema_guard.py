@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock import DataError, PipelineError
-from penstock.columnar.schema_guard import SchemaGuard, as_schema
+from penstock.columnar.schemas.schema_guard import SchemaGuard, as_schema
 
 
 @pytest.mark.parametrize(
