@@ -17,7 +17,7 @@ from penstock.api.stream import Stream
 from penstock.api.windowed_stream import CountWindowedStream, WindowedStream
 from penstock.errors import PipelineError
 from penstock.graph.logical import OperatorFactory
-from penstock.model.units import Duration, duration_ms
+from penstock.model.units import Duration
 from penstock.model.windows import ON_CLOSE, CountWindows, Emission, Late, WindowKind
 from penstock.operators.columns import ONE_GROUP
 
@@ -122,8 +122,7 @@ class GroupedStream(Stream):
         """
         self._require_appends("count_window", "a record that was counted cannot be taken back; put it in front")
         require_count("count_window: rows", rows)
-        ttl_ms = None if state_ttl is None else duration_ms("count_window: state_ttl", state_ttl, at_least_ms=1)
-        return CountWindowedStream(self, CountWindows(rows), ttl_ms)
+        return CountWindowedStream(self, CountWindows(rows), state_ttl)
 
     def _windowed(
         self, call: str, windows: WindowKind, on: str | None, late: Late, emission: Emission = ON_CLOSE

@@ -18,6 +18,7 @@ from penstock.errors import PipelineError
 from penstock.graph.logical import Keeps
 from penstock.ids import LATE
 from penstock.model.aggregates import columns_of, kept_for, outputs_of
+from penstock.model.units import Duration, duration_ms
 from penstock.model.windows import (
     ON_CLOSE,
     WINDOW_END,
@@ -200,10 +201,10 @@ class WindowedStream:
 class CountWindowedStream:
     """A keyed stream cut into windows of a fixed number of records: say what is to be known of each."""
 
-    def __init__(self, stream: GroupedStream, windows: CountWindows, ttl_ms: int | None = None) -> None:
+    def __init__(self, stream: GroupedStream, windows: CountWindows, state_ttl: Duration | None = None) -> None:
         self.stream = stream
         self.windows = windows
-        self._ttl_ms = ttl_ms
+        self._ttl_ms = None if state_ttl is None else duration_ms("count_window: state_ttl", state_ttl, at_least_ms=1)
 
     def __repr__(self) -> str:
         return f"<CountWindowedStream of {self.windows} over {self.stream!r}>"

@@ -106,8 +106,8 @@ MUTANTS = (
     _mutant(
         "One generator follows the other without a look at what waits",
         _FLAT_MAP,
-        "                    if was_interrupted and number + 1 < len(rows):\n",
-        "                    if was_interrupted and number + 1 < 0:\n",
+        "                    if was_interrupted and calls.number + 1 < count:\n",
+        "                    if was_interrupted and calls.number + 1 < 0:\n",
         "Where every generator takes more than a slice, no checkpoint is ever taken.",
         _MID_RECORD,
     ),
