@@ -176,7 +176,7 @@ class Cluster:
         elif driver.supervisor.phase is Phase.FAILED and self._may_give_up(driver):
             self.tell(f"the driver gave up, and somebody starts another one: {driver.supervisor.error}")
             driver.process.kill()
-        elif driver.supervisor.phase is Phase.FINISHED and self._lives:
+        elif driver.supervisor.phase in (Phase.FINISHED, Phase.STOPPED) and self._lives:
             self._begin_life()
         else:
             return False

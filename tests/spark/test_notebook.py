@@ -140,7 +140,7 @@ def test_a_pipeline_of_cells_is_watched_interrupted_and_restarted_and_its_typo_i
     assert not cell.error
     assert "stopping with a savepoint" in cell.printed
     assert "pipeline 'cells' stopped with savepoint" in cell.printed
-    assert "returned True finished" in cell.printed
+    assert "returned True stopped" in cell.printed
 
     goes_on = "print('goes on:', job.status.rows_in >= read > 0)\njob.stop()"
     cell = notebook.run("read = job.status.rows_in\n" + RUNS + goes_on)

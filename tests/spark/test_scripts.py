@@ -85,7 +85,7 @@ def test_a_script_is_told_of_its_typo_in_one_line_and_ends_well_at_ctrl_c_and_wi
         assert script.line() == "waiting"
         script.interrupt()
         assert script.line() == "waited True"
-        assert script.line() == "phase finished"
+        assert script.line() == "phase stopped"
 
         assert script.line().startswith("SessionStopped: the Spark session was stopped while the pipeline ran")
         assert script.line() == "restarts 0"

@@ -240,10 +240,10 @@ class Settings:
             policy,
             restart,
             RestoreOptions(fall_back, self.allow_dropped_state),
-            _ms("worker_silence", self.worker_silence),
-            _ms("start_timeout", self.start_timeout),
-            _ms("takeover_timeout", self.takeover_timeout),
-            _ms("call_timeout", self.call_timeout),
+            worker_silence_ms=_ms("worker_silence", self.worker_silence),
+            start_timeout_ms=_ms("start_timeout", self.start_timeout),
+            takeover_timeout_ms=_ms("takeover_timeout", self.takeover_timeout),
+            call_timeout_ms=_ms("call_timeout", self.call_timeout),
         )
 
     def worker(self, time_zone: str = "UTC") -> WorkerSettings:

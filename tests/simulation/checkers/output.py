@@ -25,7 +25,7 @@ class Ending(Checker):
     def at_end(self) -> None:
         cluster = self.cluster
         supervisor = cluster.driver.supervisor
-        if supervisor.phase is not Phase.FINISHED and not (cluster.has_refused and cluster.is_rotten):
+        if supervisor.phase not in (Phase.FINISHED, Phase.STOPPED) and not (cluster.has_refused and cluster.is_rotten):
             self.violation(f"the pipeline {supervisor.phase.value}: {supervisor.error}")
         for driver in cluster.drivers:
             # One whose pipeline did not fit has been judged when it refused.

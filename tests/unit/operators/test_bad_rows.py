@@ -118,5 +118,5 @@ def test_what_was_collected_in_types_that_do_not_fit_can_be_read_as_rows() -> No
     pipeline.source(ListSource([pa.record_batch({"n": [1]}), pa.record_batch({"n": ["x"]})])).sink(sink)
     run(pipeline)
     assert sink.rows() == [{"n": 1}, {"n": "x"}]
-    with pytest.raises(DataError, match=r"the schema changed on the way .* take rows\(\)"):
+    with pytest.raises(DataError, match=r"because its schema changed .* use rows\(\)"):
         sink.table()
