@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 
-@pytest.fixture(scope="session")
+# Not for the session: as long as it is open, its thread has an event loop, and others cannot run one.
+@pytest.fixture(scope="package")
 def browser() -> Iterator[object]:
     found = shutil.which("chromium") or shutil.which("google-chrome")
     try:

@@ -151,4 +151,4 @@ def test_a_pipeline_of_cells_is_watched_interrupted_and_restarted_and_its_typo_i
     assert cell.error.startswith("UserCodeError: operator 'doubled', subtask 0 of 1"), cell.error
     assert "AttributeError" in cell.error
     # IPython drops the empty line at the beginning of a cell.
-    assert f"(Cell In[{number}], line 3 in doubled)" in cell.error
+    assert f"(Cell In[{number}], line 3 in doubled; a batch of" in cell.error

@@ -87,7 +87,10 @@ class IntervalBounds:
 
     def partners(self, side: int, times: Times, per_ms: int, now_ms: int) -> tuple[Times, Times]:
         lower, upper = (self.lower_ms, self.upper_ms) if side == LEFT else (-self.upper_ms, -self.lower_ms)
-        return shifted(times, lower * per_ms), shifted(times, upper * per_ms)
+        first, last = shifted(times, lower * per_ms), shifted(times, upper * per_ms)
+        # Where the whole interval is out of range, not even the row at the limit is in it.
+        is_beyond = _leaves(times, lower * per_ms, _MAX) | _leaves(times, upper * per_ms, _MIN)
+        return np.where(is_beyond, _MAX, first), np.where(is_beyond, _MIN, last)
 
     def needed_from_ms(self, side: int, now_ms: int) -> int:
         # A row that is still to come has at least the time of the watermark.
@@ -199,6 +202,15 @@ def shifted(times: Times, by: int) -> Times:
     if by >= 0:
         return np.where(times > _MAX - by, _MAX, times + np.int64(by))
     return np.where(times < _MIN - by, _MIN, times + np.int64(by))
+
+
+def _leaves(times: Times, by: int, limit: int) -> npt.NDArray[np.bool_]:
+    """Whether a time that is shifted by `by` ticks is beyond a limit of int64: the last one, or the first one."""
+    if (by <= 0) if limit == _MAX else (by >= 0):
+        return np.zeros(len(times), dtype=np.bool_)
+    if not _MIN <= limit - by <= _MAX:
+        return np.ones(len(times), dtype=np.bool_)
+    return times > limit - by if limit == _MAX else times < limit - by
 
 
 def scaled(times: Times, factor: int) -> Times:

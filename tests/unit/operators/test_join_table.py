@@ -108,8 +108,8 @@ def test_a_refreshed_table_is_swapped_in_and_one_that_fails_is_not(caplog: pytes
     # A table with other columns is refused too: records behind it would have another schema.
     assert found == [["x", "z", "y"], ["x", "z", "y"], ["y"], ["y"]]
     assert (bench.count(REFRESHED), bench.count(REFRESH_FAILED)) == (1, 2)
-    assert ["stays in use" in record.message for record in caplog.records] == [True, True]
-    assert "ValueError: gone" in caplog.records[0].message
+    assert ["stays in use" in record.getMessage() for record in caplog.records] == [True, True]
+    assert "ValueError: gone" in caplog.records[0].getMessage()
 
 
 def test_a_first_read_that_fails_names_the_operator() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.model.joins import How, IntervalBounds, JoinBounds, RegularBounds, WindowBounds
@@ -122,6 +122,9 @@ limits = st.one_of(st.integers(INT64.min, INT64.min + 20), st.integers(INT64.max
 
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(BOUNDS[:5]), st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), limits), max_size=12))
+@example(IntervalBounds(2, 4), [(0, 1, INT64.min), (1, 1, INT64.min + 1)])
+@example(IntervalBounds(2, 4), [(1, 1, INT64.max), (0, 1, INT64.max - 1)])
+@example(IntervalBounds(-4, -2), [(0, 1, INT64.min), (1, 1, INT64.min), (0, 1, INT64.max), (1, 1, INT64.max)])
 def test_times_near_the_limits_of_int64_do_not_wrap_around(
     bounds: JoinBounds, rows: list[tuple[int, int, int]]
 ) -> None:

@@ -129,7 +129,7 @@ def test_unbounded_state_is_a_warning_and_said_once(caplog: pytest.LogCaptureFix
         pipeline, output = Pipeline("p"), CollectSink()
         pipeline.source(ListSource(items)).drop_duplicates("id").sink(output)
         run(pipeline, parallelism=2)
-    assert sum("without within" in record.message for record in caplog.records) == 1
+    assert sum("without within" in record.getMessage() for record in caplog.records) == 1
     assert sorted(row["id"] for row in output.rows()) == [1, 2]
 
 

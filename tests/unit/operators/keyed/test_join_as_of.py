@@ -177,7 +177,7 @@ def test_rows_wait_for_the_columns_of_a_side_without_rows(caplog: pytest.LogCapt
         bench.advance(10)
         bench.advance(11)
     assert (bench.rows(), bench.context.released) == ([], [])
-    assert sum("right_schema" in record.message for record in caplog.records) == 1
+    assert sum("right_schema" in record.getMessage() for record in caplog.records) == 1
     bench.process(rows_of(RIGHT, [(2, 20, 7)]), 1)
     bench.advance(12)
     assert bench.rows() == [{"k": 1, "at": 1, "n": 1, "at_right": None, "v": None}]

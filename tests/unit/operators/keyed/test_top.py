@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock import Pipeline, Stream
 from penstock.errors import DataError, PipelineError
-from penstock.operators.keyed import window_top
+from penstock.operators.windows import window_top
 from penstock.state.keyed import KeyedState
 from penstock.state.rows import keyed_rows
 from penstock.state.rows.keyed_rows import KeyedRowsDescriptor
