@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import OWN, Mutant
 
-_TESTS = ("tests/tables/test_postgres_source.py",)
+_TESTS = ("tests/unit/connectors/postgres/test_positions.py", "tests/tables/test_postgres_source.py")
 
 
 def _mutant(name: str, file: str, old: str, new: str, why: str) -> Mutant:
