@@ -156,6 +156,14 @@ class OtherSchema(Change):
         return replace(load, state_version=2)
 
 
+_DERIVED = "-derived"
+
+
+def first_name(name: OperatorName) -> str:
+    """The name that an operator had before a change that renamed it."""
+    return name.removesuffix(_DERIVED)
+
+
 class NumberedBefore(Change):
     """The checkpoint has names of version 0.1.0, which are numbers; the pipeline is the same, and derives its names."""
 
@@ -169,7 +177,7 @@ class NumberedBefore(Change):
 
     def graph(self, graph: Graph, world: World) -> Graph:
         names = {node.name: node.name for node in graph.nodes}
-        names |= {name: OperatorName(f"{name}-derived") for name in self._unnamed(graph)}
+        names |= {name: OperatorName(f"{name}{_DERIVED}") for name in self._unnamed(graph)}
         changed = renamed(graph, names)
         former = {new: old for old, new in names.items() if new != old}
         nodes = tuple(replace(node, former_name=former.get(node.name)) for node in changed.nodes)
