@@ -9,7 +9,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -163,8 +163,18 @@ def note_record(error: Exception, record: str) -> None:
         error.add_note(record)
 
 
+@contextlib.contextmanager
+def noting_batch(batch: pa.RecordBatch) -> Iterator[None]:
+    """Around a call of a function of batches, whose error does not tell the row."""
+    try:
+        yield
+    except Exception as error:
+        note_batch(error, batch)
+        raise
+
+
 def note_batch(error: Exception, batch: pa.RecordBatch) -> None:
-    """An error in a function of batches, which does not tell the row."""
+    """An error in a function of batches: which one it was called with."""
     with contextlib.suppress(Exception):
         first = shortened(repr(batch.slice(0, 1).to_pylist()[0]))
         note_record(error, f"a batch of {batch.num_rows} rows, the first {first}")

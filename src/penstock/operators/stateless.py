@@ -24,7 +24,7 @@ from penstock.operators.formats import As, Format, RowsFormat, format_of
 from penstock.operators.named import NamedOperator
 from penstock.operators.side_outputs import SideOutput
 from penstock.operators.steps import Steps
-from penstock.user_code import note_batch
+from penstock.user_code import noting_batch
 
 Made: TypeAlias = pa.RecordBatch | SideOutput
 """Something that leaves an operator: a batch of its main output, or one of a side output."""
@@ -65,11 +65,8 @@ class FunctionOperator(NamedOperator):
             self.send(result, emit)
 
     def _made_whole(self, batch: pa.RecordBatch) -> list[Made]:
-        try:
+        with noting_batch(batch):
             return self.made(batch)
-        except Exception as error:
-            note_batch(error, batch)
-            raise
 
     def send(self, result: Made, emit: Emit) -> None:
         emit(result)

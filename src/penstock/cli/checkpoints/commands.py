@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from penstock.checkpoints import CheckpointInfo, Verdict
 from penstock.checkpoints import open as open_directory
+from penstock.cli.checkpoints.asking import ask
 from penstock.cli.checkpoints.removal import Removal, plan_removal
 from penstock.cli.checkpoints.removal import remove as carry_out
 from penstock.cli.checkpoints.tables import (
@@ -139,12 +139,8 @@ def delete(
 
 
 def _ask(info: CheckpointInfo, removal: Removal) -> None:
-    if not sys.stdin.isatty():
-        raise OptionError("there is no terminal to ask: pass --yes")
     size = "" if info.manifest is None else f", {shown_bytes(info.state_bytes + info.inflight_bytes)}"
-    for objection in removal.objections:
-        typer.echo(f"warning: {objection}", err=True)
-    typer.confirm(f"Delete {info.kind} {info.id}{size}?", abort=True)
+    ask(f"Delete {info.kind} {info.id}{size}?", *removal.objections)
 
 
 def _print_removal(removal: Removal, as_json: bool) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from penstock.checkpoints import open as open_directory
+from penstock.cli.checkpoints.asking import ask
 from penstock.cli.checkpoints.commands import Directory, Json
 from penstock.cli.checkpoints.tables import print_json
 from penstock.cli.failures import reported
 from penstock.driver.checkpoints.drop_split import Drop, plan_drop
 from penstock.driver.checkpoints.drop_split import drop_split as carry_out
-from penstock.errors import OptionError
 
 
 def drop_split(
@@ -43,15 +42,9 @@ def drop_split(
             _print(drop, None, as_json)
             return
         if not yes:
-            _ask(drop)
+            position = drop.split.offset.decode()
+            ask(f"Never read the rest of '{drop.split.split}' (it was read up to {position})?")
         _print(drop, carry_out(store, drop), as_json)
-
-
-def _ask(drop: Drop) -> None:
-    if not sys.stdin.isatty():
-        raise OptionError("there is no terminal to ask: pass --yes")
-    position = drop.split.offset.decode()
-    typer.confirm(f"Never read the rest of '{drop.split.split}' (it was read up to {position})?", abort=True)
 
 
 def _print(drop: Drop, made: int | None, as_json: bool) -> None:

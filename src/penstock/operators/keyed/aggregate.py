@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -12,28 +12,23 @@ from penstock.model.aggregates import Aggregate
 from penstock.model.filtered import Masked
 from penstock.model.triggers import Trigger
 from penstock.operators.contract import Emit
-from penstock.operators.keyed.pending import Pending
+from penstock.operators.keyed.pending import TriggeredOperator
 from penstock.operators.masked_columns import MaskedColumns
-from penstock.operators.named import NamedOperator
 
 
-class AggregateOperator(NamedOperator):
+class AggregateOperator(TriggeredOperator):
     """Folds each batch into columnar aggregates, and emits the current values of the keys in it, or by a trigger."""
 
     def __init__(
         self, aggregates: Sequence[Aggregate], trigger: Trigger | None = None, masks: Sequence[Masked] = ()
     ) -> None:
+        super().__init__(trigger)
         self.aggregates = tuple(aggregates)
-        self.trigger = trigger
         self.masked = MaskedColumns(masks)
 
     def setup(self) -> None:
         self._state = self.context.keyed.aggregate("aggregates", self.context.key, self.aggregates)
-        self._pending = None if self.trigger is None else Pending(self.context, self.trigger, self._show)
-
-    def on_restored(self, emit: Emit) -> None:
-        if self._pending is not None:
-            self._pending.begin(emit)
+        super().setup()
 
     def work(self, batch: pa.RecordBatch, input_index: int, emit: Emit) -> None:
         key_columns(batch, self.context.key, self.context.operator)
@@ -47,8 +42,5 @@ class AggregateOperator(NamedOperator):
         except DataError as error:
             raise DataError(f"operator '{self.context.operator}': {error}") from error
 
-    def on_end(self, emit: Emit) -> Iterator[None] | None:
-        return None if self._pending is None else self._pending.end(emit)
-
-    def _show(self, keys: pa.RecordBatch, emit: Emit) -> None:
+    def show(self, keys: pa.RecordBatch, emit: Emit) -> None:
         emit(self._state.of_keys(keys))

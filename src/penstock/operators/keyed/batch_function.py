@@ -24,7 +24,7 @@ from penstock.operators.keyed.functions import KeyedContext
 from penstock.operators.keyed.process import StatefulOperator
 from penstock.operators.keyed.timers import TimeMode
 from penstock.operators.side_outputs import NO_SIDE_OUTPUTS, Schemas
-from penstock.user_code import note_batch
+from penstock.user_code import noting_batch
 
 
 class BatchFunction(ABC):
@@ -106,11 +106,8 @@ class BatchFunctionOperator(StatefulOperator):
         # Timers have left the states at some key.
         self.context.keyed.leave_key()
         self.access.key_group, self.access.key = -1, ()
-        try:
+        with noting_batch(batch):
             outputs = self.format.outputs(self.function.process_batch(batch, self.access))
-        except Exception as error:
-            note_batch(error, batch)
-            raise
         self.emit_all(outputs, emit)
 
     def _declare(self, batch: pa.RecordBatch) -> None:

@@ -1,10 +1,12 @@
-"""Keys that have had records since they were emitted, for operators that do not emit at every change.
+"""Operators whose values leave them at every change or by a trigger, and the keys that wait for that trigger.
 
-They are state: after a failure the same keys are pending, and none is after the end of the input.
+Keys that have had records since they were emitted are pending. They are state: after a failure the same keys are
+pending, and none is after the end of the input.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -15,6 +17,7 @@ from penstock.columnar.gather import take_rows
 from penstock.model.aggregates import Aggregate
 from penstock.model.triggers import Trigger
 from penstock.operators.contract import Emit, OperatorContext
+from penstock.operators.named import NamedOperator
 
 _EMITTED_ROWS = 1 << 12
 """Keys whose values are emitted at a time."""
@@ -111,3 +114,25 @@ class Pending:
         for start in range(0, keys.num_rows, _EMITTED_ROWS):
             self._show(keys.slice(start, _EMITTED_ROWS), emit)
             yield
+
+
+class TriggeredOperator(NamedOperator):
+    """Values by key, which are emitted at every change, or by a trigger if there is one."""
+
+    def __init__(self, trigger: Trigger | None) -> None:
+        self.trigger = trigger
+
+    def setup(self) -> None:
+        self._pending = None if self.trigger is None else Pending(self.context, self.trigger, self.show)
+
+    def on_restored(self, emit: Emit) -> Iterator[None] | None:
+        if self._pending is not None:
+            self._pending.begin(emit)
+        return None
+
+    def on_end(self, emit: Emit) -> Iterator[None] | None:
+        return None if self._pending is None else self._pending.end(emit)
+
+    @abstractmethod
+    def show(self, keys: pa.RecordBatch, emit: Emit) -> None:
+        """Emit the current values of these keys."""

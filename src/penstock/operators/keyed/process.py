@@ -31,7 +31,7 @@ from penstock.operators.side_outputs import NO_SIDE_OUTPUTS, Schemas, SideOutput
 from penstock.operators.spark.processor import ProcessorFunction
 from penstock.operators.spark.values import SparkPandasFormat, SparkRowsFormat, StateTuples
 from penstock.operators.steps import Steps
-from penstock.user_code import note_batch, note_record, shortened
+from penstock.user_code import note_record, noting_batch, shortened
 
 _INITIAL_ROWS = 1 << 14
 """Rows of the initial state that are grouped by key in one call."""
@@ -341,11 +341,8 @@ class TwoInputOperator(StatefulOperator):
             steps.calls += 1
             steps.keys += 1 if isinstance(part, pa.RecordBatch) else len(part.starts)
             done += given.num_rows
-            try:
+            with noting_batch(given):
                 outputs = self.format.outputs(process(given, self.access))
-            except Exception as error:
-                note_batch(error, given)
-                raise
             self.emit_all(outputs, emit)
             if is_over() and done < len(steps.order):
                 # I1: the output of these calls has left before anybody looks at the state.

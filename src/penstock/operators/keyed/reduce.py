@@ -14,8 +14,7 @@ from penstock.errors import DataError
 from penstock.model.triggers import Trigger
 from penstock.operators.contract import Emit, Row
 from penstock.operators.formats import RowsFormat
-from penstock.operators.keyed.pending import Pending
-from penstock.operators.named import NamedOperator
+from penstock.operators.keyed.pending import TriggeredOperator
 from penstock.operators.steps import Steps
 from penstock.user_code import note_record, shortened
 
@@ -29,7 +28,7 @@ _MERGED_ROWS = 1 << 16
 """Batches of `reduce` that are larger than this are left as they are: to copy them would take longer than a slice."""
 
 
-class ReduceOperator(NamedOperator):
+class ReduceOperator(TriggeredOperator):
     """Keeps one row for each key, which a function makes from the row so far and the next one.
 
     The rows lie in the state as batches, newest last, like a log: a batch of changed rows is added after each call.
@@ -44,12 +43,12 @@ class ReduceOperator(NamedOperator):
         sequence: str | None = None,
         trigger: Trigger | None = None,
     ) -> None:
+        super().__init__(trigger)
         self.function = function
         self.sequence = sequence
-        self.trigger = trigger
 
     def setup(self) -> None:
-        self._pending = None if self.trigger is None else Pending(self.context, self.trigger, self._show)
+        super().setup()
         self._state = self.context.keyed.rows("reduced", self.context.key)
         self._rows: dict[Key, tuple[int, Row]] = {}
         self._first = self._next = 0
@@ -66,8 +65,7 @@ class ReduceOperator(NamedOperator):
                 if is_over():
                     yield
                     is_over = self.context.begin_slice()
-        if self._pending is not None:
-            self._pending.begin(emit)
+        super().on_restored(emit)
 
     def _add(self, row: Row) -> None:
         self._rows[self._key_of(row)] = self._next, row
@@ -135,10 +133,7 @@ class ReduceOperator(NamedOperator):
         else:
             self._pending.add(done, emit)
 
-    def on_end(self, emit: Emit) -> Iterator[None] | None:
-        return None if self._pending is None else self._pending.end(emit)
-
-    def _show(self, keys: pa.RecordBatch, emit: Emit) -> None:
+    def show(self, keys: pa.RecordBatch, emit: Emit) -> None:
         rows = self._format.batch([self._rows[self._key_of(row)][1] for row in rows_of(keys)])
         assert rows is not None
         emit(rows)

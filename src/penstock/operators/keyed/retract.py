@@ -7,7 +7,7 @@ it is deleted as it was, and inserted as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from penstock.model.changelog import DELETE, INSERT, OP, UPDATE, changelog_of
 from penstock.model.filtered import Masked
 from penstock.model.triggers import Trigger
 from penstock.operators.contract import Emit
-from penstock.operators.keyed.pending import Pending
+from penstock.operators.keyed.pending import TriggeredOperator
 from penstock.operators.masked_columns import MaskedColumns
 from penstock.operators.named import NamedOperator
 from penstock.state.rows.keyed_rows import KeyedRowsDescriptor
@@ -32,7 +32,7 @@ from penstock.state.rows.keyed_rows import KeyedRowsDescriptor
 _WEIGHT = "penstock.weight"
 
 
-class RetractingAggregateOperator(NamedOperator):
+class RetractingAggregateOperator(TriggeredOperator):
     """Aggregates of a changelog, or as a changelog, or both."""
 
     def __init__(
@@ -44,10 +44,10 @@ class RetractingAggregateOperator(NamedOperator):
         trigger: Trigger | None,
         masks: Sequence[Masked] = (),
     ) -> None:
+        super().__init__(trigger)
         self.aggregates = tuple(aggregates)
         self.takes_back = takes_back
         self.emits_changelog = emits_changelog
-        self.trigger = trigger
         self.masked = MaskedColumns(masks)
 
     def setup(self) -> None:
@@ -60,11 +60,7 @@ class RetractingAggregateOperator(NamedOperator):
             kept = [*sums, *counts, Aggregate("sum", _WEIGHT, _WEIGHT)]
         self._state = keyed.aggregate("aggregates", key, kept)
         self._emitted = keyed.register(KeyedRowsDescriptor("emitted", key)) if self.emits_changelog else None
-        self._pending = None if self.trigger is None else Pending(self.context, self.trigger, self._show)
-
-    def on_restored(self, emit: Emit) -> None:
-        if self._pending is not None:
-            self._pending.begin(emit)
+        super().setup()
 
     @property
     def _summed(self) -> tuple[str, ...]:
@@ -83,10 +79,7 @@ class RetractingAggregateOperator(NamedOperator):
             return
         self._emit(current, emit)
 
-    def on_end(self, emit: Emit) -> Iterator[None] | None:
-        return None if self._pending is None else self._pending.end(emit)
-
-    def _show(self, keys: pa.RecordBatch, emit: Emit) -> None:
+    def show(self, keys: pa.RecordBatch, emit: Emit) -> None:
         emit(self._results(self._state.of_keys(keys)))
 
     def _emit(self, current: pa.RecordBatch, emit: Emit) -> None:
