@@ -73,8 +73,8 @@ def user_code() -> list[Case]:
         case("KeyedFunction in rows", "keyed", keys, 4_000_000, (*bytewax, 2_000_000), 2.0, 5.0)
         case("reduce in rows", "reduce", keys, 4_000_000, (*bytewax, 2_000_000), 2.0, 5.0)
         case("KeyedFunction in rows, beside PyFlink", "keyed", keys, 4_000_000, (*flink, 400_000), 3.0, 10.0)
-    for kind in ("map", "filter", "flat_map"):
-        case(f"{kind} in rows", kind, 1, 8_000_000, (*bytewax, 2_000_000), 2.0, 5.0)
+    for kind, rows in (("map", 16_000_000), ("filter", 16_000_000), ("flat_map", 8_000_000)):
+        case(f"{kind} in rows", kind, 1, rows, (*bytewax, 4_000_000), 2.0, 5.0)
     case("map in pandas", "map-pandas", 1, 20_000_000, (*spark, 8_000_000), 2.0, 5.0)
     return cases
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from types import GeneratorType
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -19,11 +20,16 @@ from penstock.user_code import note_row
 
 RowFunction: TypeAlias = Callable[[dict[str, object]], object]
 Calls: TypeAlias = Callable[..., list[object]]
+Odd: TypeAlias = list[object]
+"""What is not as expected."""
+Outputs: TypeAlias = Callable[[object], Iterable[object]]
+Turns: TypeAlias = Generator[bool, int, None]
+"""Calls that stop for a moment whenever as much has been done as they were told: True in the middle of a row."""
 
 
 class RowCalls:
     """The rows of one batch, each of which is handed over once: by one call of `results`, `truths`, `columns` or
-    `rows`, or by several of them one after the other."""
+    `outputs`, or by several of them one after the other."""
 
     __slots__ = ("_columns", "_first", "_names", "_rows", "count")
 
@@ -58,16 +64,25 @@ class RowCalls:
         From the first result on that is something else, the results themselves; none if there is no such result.
         """
         columns: list[list[object]] = [[] for _ in names]
-        odd: list[object] = []
+        odd: Odd = []
         if names:
             odd = self._guarded(_columns(self._names, names), function, self._rows, columns)
         if odd or not names:
             odd += self.results(function)
         return columns, odd
 
-    def rows(self) -> Iterator[dict[str, object]]:
-        """The rows that are left. Whoever calls a function with them calls `add_note`, too."""
-        return _one_by_one(self._names)(self._rows)
+    def outputs(
+        self, function: RowFunction, outputs_of: Outputs, names: tuple[str, ...], columns: list[list[object]], odd: Odd
+    ) -> Turns:
+        """Call a function that has no, one or several outputs for each row that is left.
+
+        Outputs that are dictionaries with just the fields `names` are added to `columns`; from the first one on that is
+        something else they are added to `odd`, as long as that is not empty. Lists and generators are taken as they
+        are, and `outputs_of` says what is in another result. It stops after as many calls and outputs as it was sent
+        last, one to begin with, and in a row that has stopped in the middle once more when its outputs are over.
+        Whoever goes on with it calls `add_note` for its exceptions.
+        """
+        return _outputs(self._names, names)(function, outputs_of, self._rows, columns, odd)
 
     def add_note(self, error: Exception) -> None:
         """Note with an exception which row it was raised for: the one that was handed over last."""
@@ -94,6 +109,9 @@ class ColumnRows(Sequence[dict[str, object]]):
         return len(self._columns[0]) if self._columns else 0
 
     def __getitem__(self, number: Any) -> Any:
+        # Rows without columns have no end that a column could tell.
+        if not self._columns:
+            raise IndexError(number)
         return {name: column[number] for name, column in zip(self._names, self._columns, strict=True)}
 
 
@@ -119,32 +137,73 @@ def _truths(names: tuple[str, ...]) -> Calls:
 
 
 @functools.lru_cache(maxsize=1024)
-def _one_by_one(names: tuple[str, ...]) -> Callable[[Iterator[Any]], Iterator[dict[str, object]]]:
+def _columns(names: tuple[str, ...], returned: tuple[str, ...]) -> Calls:
     row, variables = _display(names)
-    made: Callable[[Iterator[Any]], Iterator[dict[str, object]]] = eval(
-        f"lambda rows: ({row} for {variables} in rows)", {}
+    return _compiled(
+        [
+            "def calls(function, rows, columns):",
+            f"    {_unpacked(returned)} = columns",
+            f"    for {variables} in rows:",
+            f"        made = function({row})",
+            *_indented(8, _taken_apart(returned, otherwise="return [made]")),
+            "    return []",
+        ]
     )
-    return made
 
 
 @functools.lru_cache(maxsize=1024)
-def _columns(names: tuple[str, ...], returned: tuple[str, ...]) -> Calls:
+def _outputs(names: tuple[str, ...], returned: tuple[str, ...]) -> Callable[..., Turns]:
     row, variables = _display(names)
+    taken = _taken_apart(returned, otherwise="odd.append(made)", unless="odd or ") if returned else ["odd.append(made)"]
+    return _compiled(
+        [
+            "def calls(function, outputs_of, rows, columns, odd):",
+            f"    {_unpacked(returned)} = columns" if returned else "    pass",
+            "    left = 1",
+            f"    for {variables} in rows:",
+            f"        outputs = function({row})",
+            "        kind = type(outputs)",
+            "        if kind is not list and kind is not generator:",
+            "            outputs = outputs_of(outputs)",
+            "        is_whole = True",
+            "        for made in outputs:",
+            *_indented(12, taken),
+            "            left -= 1",
+            "            if left <= 0:",
+            "                left = yield True",
+            "                is_whole = False",
+            "        left -= 1",
+            "        if left <= 0 or not is_whole:",
+            "            left = yield False",
+        ]
+    )
+
+
+def _unpacked(returned: tuple[str, ...]) -> str:
+    return "".join(f"c{number}, " for number in range(len(returned)))
+
+
+def _taken_apart(returned: tuple[str, ...], otherwise: str, unless: str = "") -> list[str]:
+    """Code that adds the fields of `made` to the columns; `otherwise` is done if it has not just these fields."""
     numbers = range(len(returned))
-    lines = [
-        "def calls(function, rows, columns):",
-        f"    {', '.join(f'append{number}' for number in numbers)}, = [column.append for column in columns]",
-        f"    for {variables} in rows:",
-        f"        made = function({row})",
-        f"        if type(made) is not dict or len(made) != {len(returned)}:",
-        "            return [made]",
-        "        try:",
-        *(f"            r{number} = made[{name!r}]" for number, name in enumerate(returned)),
-        "        except KeyError:",
-        "            return [made]",
-        *(f"        append{number}(r{number})" for number in numbers),
-        "    return []",
+    return [
+        f"if {unless}type(made) is not dict or len(made) != {len(returned)}:",
+        f"    {otherwise}",
+        "else:",
+        "    try:",
+        *(f"        r{number} = made[{name!r}]" for number, name in enumerate(returned)),
+        "    except KeyError:",
+        f"        {otherwise}",
+        "    else:",
+        *(f"        c{number}.append(r{number})" for number in numbers),
     ]
-    found: dict[str, Calls] = {}
-    exec("\n".join(lines), {}, found)
+
+
+def _indented(spaces: int, lines: list[str]) -> list[str]:
+    return [" " * spaces + line for line in lines]
+
+
+def _compiled(lines: list[str]) -> Callable[..., Any]:
+    found: dict[str, Callable[..., Any]] = {}
+    exec("\n".join(lines), {"generator": GeneratorType}, found)
     return found["calls"]

@@ -8,23 +8,20 @@ of one call with a batch: see `penstock.operators.steps`. The records behind it 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from types import GeneratorType
+from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.columnar.row_calls import RowCalls
+from penstock.columnar.row_calls import RowCalls, Turns
 from penstock.operators.contract import Emit, Row, UserFunction
 from penstock.operators.failures import OnError
-from penstock.operators.formats import As, concatenated
+from penstock.operators.formats import As, Collected, RowsFormat, concatenated
 from penstock.operators.side_outputs import NO_SIDE_OUTPUTS, Schemas, SideOutput, SideOutputs
 from penstock.operators.stateless import FunctionOperator, Made
 from penstock.operators.steps import Steps
 
-_ITERATORS = (GeneratorType, Iterator)
-"""Most functions are generators: an abstract class takes longer to say whether something is one of its own."""
 _AT_ONCE_MAX = 64
 """Outputs that are taken from a generator between two looks at the clock, where they come fast."""
 
@@ -94,43 +91,35 @@ class FlatMapOperator(FunctionOperator):
 
     def _row_by_row(self, part: pa.RecordBatch, emit: Emit) -> Iterator[tuple[int, bool]]:
         """The same for a function of rows."""
-        calls, function, outputs_of = RowCalls(part), self.function, self._outputs
-        count, left = calls.count, self._at_once
-        outputs: list[object] = []
+        assert isinstance(self.format, RowsFormat)
+        calls, collected = RowCalls(part), self.format.collected()
+        turns = calls.outputs(self.function, self._outputs_of_row, collected.names, collected.columns, collected.odd)
+        was_interrupted = False
+        is_mid_row = self._next_turn(calls, turns, None)
+        while is_mid_row is not None:
+            if is_mid_row:
+                if self._looks_over():
+                    self._send_collected(collected, emit)
+                    was_interrupted = True
+                    yield calls.number, True
+            elif was_interrupted or self._looks_over():
+                was_interrupted = False
+                if calls.number + 1 < calls.count:
+                    # A checkpoint may wait for the end of this row.
+                    self._send_collected(collected, emit)
+                    yield calls.number + 1, False
+            is_mid_row = self._next_turn(calls, turns, self._at_once)
+        self._send_collected(collected, emit)
+
+    def _next_turn(self, calls: RowCalls, turns: Turns, at_once: int | None) -> bool | None:
+        """Go on with the calls; None if that was the last of them."""
         try:
-            for row in calls.rows():
-                returned = function(row)
-                left -= 1
-                if type(returned) is list:
-                    outputs += returned
-                elif isinstance(returned, _ITERATORS):
-                    at_once, was_interrupted, before = self._at_once, False, len(outputs)
-                    outputs.extend(itertools.islice(returned, at_once))
-                    while len(outputs) - before == at_once:
-                        left -= at_once
-                        if left <= 0 and self._looks_over():
-                            outputs = self._sent(outputs, emit)
-                            was_interrupted = True
-                            yield calls.number, True
-                        at_once, before = self._at_once, len(outputs)
-                        left = at_once
-                        outputs.extend(itertools.islice(returned, at_once))
-                    left -= len(outputs) - before
-                    if was_interrupted and calls.number + 1 < count:
-                        # A checkpoint may wait for the end of this row.
-                        outputs = self._sent(outputs, emit)
-                        yield calls.number + 1, False
-                else:
-                    outputs += outputs_of(returned)
-                if left <= 0:
-                    if self._looks_over() and calls.number + 1 < count:
-                        outputs = self._sent(outputs, emit)
-                        yield calls.number + 1, False
-                    left = self._at_once
+            return next(turns) if at_once is None else turns.send(at_once)
+        except StopIteration:
+            return None
         except Exception as error:
             calls.add_note(error)
             raise
-        self._sent(outputs, emit)
 
     def _looks_over(self) -> bool:
         """Look at the clock: whether the slice is over. How soon the next look is due follows from that."""
@@ -138,11 +127,16 @@ class FlatMapOperator(FunctionOperator):
         self._at_once = max(1, self._at_once // 2) if is_over else min(2 * self._at_once, _AT_ONCE_MAX)
         return is_over
 
-    def _sent(self, outputs: list[object], emit: Emit) -> list[object]:
-        """Emit them; returns the list for the next ones."""
-        for made in self._made_of(outputs):
-            self.send(made, emit)
-        return []
+    def _send_collected(self, collected: Collected, emit: Emit) -> None:
+        if collected.odd:
+            for made in self._made_of(collected.rows()):
+                self.send(made, emit)
+        elif (batch := collected.batch()) is not None:
+            self.send(batch, emit)
+        collected.clear()
+
+    def _outputs_of_row(self, returned: object) -> Iterable[object]:
+        return returned if isinstance(returned, Iterator) else self._outputs(returned)
 
     def row_function(self) -> Callable[[Row], object]:
         function, outputs = self.function, self._outputs

@@ -261,6 +261,17 @@ class RowsFormat(Format):
         ]
         return self._made(schema, columns, ColumnRows(names, columns), kept)
 
+    def collected(self) -> Collected:
+        """A place for outputs, to be added by `RowCalls.outputs`."""
+        self._check_types()
+        return Collected(self)
+
+    def made(self, columns: Sequence[Sequence[object]]) -> pa.RecordBatch:
+        """A batch of these columns of the schema, which is known."""
+        schema = self.guard.schema
+        assert schema is not None
+        return self._made(schema, columns, ColumnRows(schema.names, columns))
+
     def _made(
         self,
         schema: pa.Schema,
@@ -391,6 +402,32 @@ def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
 def _needs_nullable(column: pa.Array) -> bool:
     kind = column.type
     return bool(column.null_count) and (pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+
+
+class Collected:
+    """Outputs of a function of rows that have not left yet: as columns, as long as they are rows of the schema."""
+
+    __slots__ = ("_format", "columns", "names", "odd")
+
+    def __init__(self, format: RowsFormat) -> None:
+        schema = format.guard.schema
+        self._format = format
+        self.names: tuple[str, ...] = () if schema is None else tuple(schema.names)
+        self.columns: list[list[object]] = [[] for _ in self.names]
+        self.odd: list[object] = []
+        """Those that are something else, and all behind them."""
+
+    def rows(self) -> list[object]:
+        return [*ColumnRows(self.names, self.columns), *self.odd]
+
+    def batch(self) -> pa.RecordBatch | None:
+        """Those that are columns; None if there are none."""
+        return self._format.made(self.columns) if self.columns and self.columns[0] else None
+
+    def clear(self) -> None:
+        self.odd.clear()
+        for column in self.columns:
+            column.clear()
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -59,8 +59,8 @@ MUTANTS = (
     _mutant(
         "Fields that the schema does not have are left out of rows as they are returned",
         _ROW_CALLS,
-        'f"        if type(made) is not dict or len(made) != {len(returned)}:"',
-        '"        if type(made) is not dict:"',
+        'f"if {unless}type(made) is not dict or len(made) != {len(returned)}:"',
+        'f"if {unless}type(made) is not dict:"',
         "They are lost without a word.",
     ),
     _mutant(
@@ -69,6 +69,20 @@ MUTANTS = (
         "            odd += self.results(function)\n",
         "            odd += [] if odd else self.results(function)\n",
         "Records are lost without a word.",
+    ),
+    _mutant(
+        "An output overtakes one in front of it that is not like the others",
+        _ROW_CALLS,
+        'otherwise="odd.append(made)", unless="odd or "',
+        'otherwise="odd.append(made)", unless=""',
+        "I2: the outputs of a record come out of order.",
+    ),
+    _mutant(
+        "A row that was interrupted goes on into the next one",
+        _ROW_CALLS,
+        "if left <= 0 or not is_whole:",
+        "if left <= 0:",
+        "A checkpoint waits for more than the end of one record.",
     ),
     _mutant(
         "The row of an exception is the one behind it",

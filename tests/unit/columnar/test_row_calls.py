@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from typing import Any
 
@@ -112,9 +113,46 @@ def test_truths_are_booleans_of_whatever_is_returned() -> None:
     assert calls.truths(lambda row: returned[row["n"]]) == [False, True, False, True, False, False, True]
 
 
-def test_rows_come_one_at_a_time_and_are_numbered() -> None:
-    calls = RowCalls(_batch(n=range(3)))
-    assert [(calls.number, row) for row in calls.rows()] == [(number, {"n": number}) for number in range(3)]
+def _outputs(
+    returned: list[Any], names: tuple[str, ...], at_once: int = 100
+) -> tuple[list[list[object]], list[object], list[tuple[int, bool]]]:
+    """What a function with these results puts out, and where its calls stop."""
+    calls = RowCalls(_batch(n=range(len(returned))))
+    columns: list[list[object]] = [[] for _ in names]
+    odd: list[object] = []
+    turns = calls.outputs(lambda row: returned[row["n"]], list, names, columns, odd)
+    stops: list[tuple[int, bool]] = []
+    with contextlib.suppress(StopIteration):
+        is_mid_row = next(turns)
+        while True:
+            stops.append((calls.number, is_mid_row))
+            is_mid_row = turns.send(at_once)
+    return columns, odd, stops
+
+
+_OUTPUT = st.sampled_from([{"x": 1, "y": "a"}, {"y": "b", "x": 2}, {"x": 1}, {"x": 1, "y": "a", "z": 0}, (1, "a"), "b"])
+
+
+@given(st.lists(st.lists(_OUTPUT, max_size=5), max_size=6), st.integers(1, 12), st.data())
+def test_outputs_are_all_there_and_in_order(returned: list[list[Any]], at_once: int, data: st.DataObject) -> None:
+    forms = [data.draw(st.sampled_from([list, tuple, iter, lambda made: (x for x in made)])) for _ in returned]
+    results = [form(made) for form, made in zip(forms, returned, strict=True)]
+    columns, odd, stops = _outputs(results, ("x", "y"), at_once)
+    everything = [output for made in returned for output in made]
+    assert [*ColumnRows(("x", "y"), columns), *odd] == everything
+    assert not odd or set(odd[0]) != {"x", "y"} or isinstance(odd[0], str | tuple)
+    assert stops == sorted(stops, key=lambda stop: (stop[0], not stop[1])) and len(stops) >= min(1, len(returned))
+
+
+def test_calls_stop_in_the_middle_of_a_long_row_and_once_more_at_its_end() -> None:
+    row = {"x": 1}
+    _, _, stops = _outputs([[row], [row] * 7, [], []], ("x",), at_once=3)
+    assert stops == [(0, True), (0, False), (1, True), (1, True), (1, False)]
+
+
+def test_outputs_without_known_names_are_all_there() -> None:
+    assert _outputs([[{"x": 1}], [{"y": 2}]], ())[:2] == ([], [{"x": 1}, {"y": 2}])
+    assert [*ColumnRows((), [])] == []
 
 
 def test_rows_without_columns_are_called_as_well() -> None:
