@@ -5,7 +5,8 @@ and Flink write exactly once; Spark's sink for Kafka is at least once, and it do
 Each contender has a broker with the same records. An independent reader of committed records judges the output.
 
 `net` is until the job has ended: for Penstock from the first record that it reads, for Flink the run time of the job,
-for Spark from the start of the query. Flink puts updates of a key together (mini-batches of 5,000 rows, 200 ms).
+for Spark from the start of the query. Penstock and Flink put the updates of a key together for 200 ms (`emit="200 ms"`;
+mini-batches of at most 100,000 rows), Spark for each of its micro-batches.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def ours(servers: str, format: str) -> float:
         sink = KafkaSink(servers, WRITE, key="k", transactional_id="bench", staging=f"{place.notes}/outbox")
         pipeline = Pipeline("kafka")
         stream = pipeline.source(NotedSource(source, place.notes), name="in")
-        stream.key_by("k").aggregate(total=("sum", "v")).select("k", "total").sink(sink, name="out")
+        stream.key_by("k").aggregate(total=("sum", "v"), emit="200 ms").select("k", "total").sink(sink, name="out")
         job = pipeline.start(
             place.spark,
             checkpoints=place.checkpoints,

@@ -12,7 +12,7 @@ public class KafkaSum {
     TableEnvironment env = TableEnvironment.create(EnvironmentSettings.inStreamingMode());
     String[][] settings = {
       {"parallelism.default", args[5]}, {"execution.checkpointing.interval", "1 s"}, {"execution.checkpointing.mode", "EXACTLY_ONCE"},
-      {"table.exec.mini-batch.enabled", "true"}, {"table.exec.mini-batch.allow-latency", "200 ms"}, {"table.exec.mini-batch.size", "5000"},
+      {"table.exec.mini-batch.enabled", "true"}, {"table.exec.mini-batch.allow-latency", "200 ms"}, {"table.exec.mini-batch.size", "100000"},
       {"execution.checkpointing.dir", "file://" + System.getProperty("java.io.tmpdir") + "/flink-kafka-" + System.nanoTime()}};
     for (String[] each : settings) env.getConfig().set(each[0], each[1]);
     String place = "'properties.bootstrap.servers' = '" + servers + "'";
