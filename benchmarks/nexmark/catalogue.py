@@ -16,6 +16,10 @@ PEERS = str(runner.ROOT / "benchmarks" / "peers" / "run")
 FLINK_SQL = runner.ROOT / "benchmarks" / "peers" / "flink" / "nexmark"
 FLINK_QUERIES = tuple(name for name in QUERIES if (FLINK_SQL / f"{name}.sql").exists())
 """Flink SQL has no answer to q6."""
+FLINK = "Flink SQL"
+SPARK_SQL = runner.ROOT / "benchmarks" / "peers" / "spark" / "nexmark"
+SPARK_QUERIES = tuple(name for name in QUERIES if (SPARK_SQL / f"{name}.sql").exists())
+"""Spark Structured Streaming has no distinct counts and no ranks on a stream, nor an aggregate behind a join."""
 KEPT = Path(__file__).with_name("results.json")
 
 APPENDED = ("q0", "q1", "q2", "q3", "q5", "q7", "q8", "q10", "q11", "q13", "q14", "q20", "q21", "q22", "q23")
@@ -34,7 +38,10 @@ def _case(name: str, events: int) -> Case:
     contenders = [Contender(OURS, ours)]
     if name in FLINK_QUERIES:
         theirs = ("bash", PEERS, "flink-nexmark", name, str(events), str(PARALLELISM), "FILES")
-        contenders.append(Contender("Flink SQL", theirs))
+        contenders.append(Contender(FLINK, theirs))
+    if name in SPARK_QUERIES:
+        theirs = (sys.executable, "-m", "benchmarks.nexmark.spark", name, str(events // 4), str(PARALLELISM))
+        contenders.append(Contender("Spark streaming", theirs))
     bars = (Bar(Kind.RATIO, "rate", 1.0, 3.0),)
     return Case("nexmark", f"{name}: {QUERIES[name].__doc__}", tuple(contenders), bars, _SHOWN)
 
