@@ -79,6 +79,27 @@ def user_code() -> list[Case]:
     return cases
 
 
+def backed_up() -> list[Case]:
+    """A checkpoint waits for one call of a function that is backed up, and for little else."""
+    benchmark = "checkpoints of a backed-up function"
+    shown = ("call", "ms"), ("p50", "ms"), ("p99", "ms"), ("beyond", "ms"), ("checkpoints", "")
+    bars = (Bar(Kind.FIGURE, "beyond", 50.0, 10.0, "ms"),)
+    return [
+        Case(
+            "checkpoints of a backed-up function",
+            f"{name}, 1,000 keys",
+            (_ours("backed_up", kind, 1_000, 2, rows),),
+            bars,
+            shown,
+        )
+        for name, kind, rows in (
+            ("StatefulProcessor in pandas", "processor", 3_000_000),
+            ("StatefulProcessor in rows", "processor-rows", 6_000_000),
+            ("KeyedFunction in rows", "keyed", 12_000_000),
+        )
+    ]
+
+
 def backpressure(quick: bool) -> list[Case]:
     cases = []
     seconds = 10 if quick else 15
@@ -194,4 +215,4 @@ def every_case(rows: int, quick: bool = False) -> list[Case]:
     if quick:
         return [*throughput(rows, quick), *backpressure(quick)]
     alone = [*checkpoint_cost(), *state_snapshot(), *barrier_check(), *recovery(), *latency(), *growth(rows)]
-    return [*throughput(rows, quick), *user_code(), *backpressure(quick), *kafka(rows), *alone]
+    return [*throughput(rows, quick), *user_code(), *backed_up(), *backpressure(quick), *kafka(rows), *alone]
