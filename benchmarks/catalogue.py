@@ -86,7 +86,7 @@ def backed_up() -> list[Case]:
     bars = (Bar(Kind.FIGURE, "beyond", 50.0, 10.0, "ms"),)
     return [
         Case(
-            "checkpoints of a backed-up function",
+            benchmark,
             f"{name}, 1,000 keys",
             (_ours("backed_up", kind, 1_000, 2, rows),),
             bars,
