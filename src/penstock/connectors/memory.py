@@ -74,7 +74,8 @@ class ListSource(Source):
     """Batches or rows (dictionaries) from a list, dealt out to `splits` in turn; marks go to every split.
 
     Rows that follow each other are put into batches of `batch_rows`. Their schema is taken from all of them unless it
-    is given; a field that a row does not have is null there. A position is the number of records, so that rows may be appended between two runs, but nothing else.
+    is given; a field that a row does not have is null there. A position is the number of records, so that rows may be
+    appended between two runs, but nothing else.
 
     Example:
 

@@ -50,7 +50,7 @@ def test_a_field_that_only_later_rows_have_is_a_column() -> None:
 def test_a_field_that_the_schema_does_not_have_is_an_error() -> None:
     schema = pa.schema({"n": pa.int64(), "m": pa.string()})
     assert ListSource([{"n": 1}], schema=schema).open("0", None).read(10).to_pylist() == [{"n": 1, "m": None}]
-    with pytest.raises(PipelineError, match="row 1 has the field 'k', which the schema does not have: {'n': 2, 'k': 5}"):
+    with pytest.raises(PipelineError, match=r"row 1 has the field 'k', which the schema does not have: .*'k': 5"):
         ListSource([{"n": 1}, {"n": 2, "k": 5}], schema=schema)
 
 

@@ -106,7 +106,7 @@ class StateAccess:
                 f"every state in open(), or init(), because there it is restored after a failure"
             )
         if name in self._deleted:
-            # A restore would bring back what the function has deleted, or a failure would delete what it has kept since.
+            # A restore would bring back what it has deleted, or a failure would delete what it has kept since.
             raise DataError(
                 f"operator '{self.operator}': the function deletes state '{name}' and asks for it again. open(), or "
                 f"init(), is called after every failure: give the new state another name, and delete the old one"

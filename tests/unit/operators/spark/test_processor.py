@@ -154,7 +154,7 @@ def test_a_deleted_list_or_map_has_no_elements_as_on_spark() -> None:
 
 def test_a_state_that_is_deleted_and_asked_for_is_an_error() -> None:
     # It would come back with a restore, or be lost with every failure.
-    with pytest.raises(DataError, match="deletes state 'n' and asks for it again.*give the new state another name"):
+    with pytest.raises(DataError, match=r"deletes state 'n' and asks for it again.*give the new state another name"):
         output_of(DeletedAndAskedFor(), [{"id": "a"}])
 
 
