@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,25 @@ def seen(value: Any) -> str:
     return f"{type(value).__name__}:{value!r}"
 
 
+USES_OF_DELETED: list[list[tuple[Any, ...]]] = [
+    [("exists",), ("get",), ("update", (1,)), ("clear",)],
+    [("exists",), ("get",), ("put", [(1,)]), ("appendValue", (1,)), ("appendList", [(1,)]), ("clear",)],
+    [
+        *[("exists",), ("getValue", (1,)), ("containsKey", (1,)), ("updateValue", (1,), (1,)), ("removeKey", (1,))],
+        *[("iterator",), ("keys",), ("values",), ("clear",)],
+    ],
+]
+"""Calls of a value, a list and a map that were deleted."""
+
+
+def outcome(call: Callable[..., Any], *arguments: Any) -> str:
+    try:
+        returned = call(*arguments)
+        return seen(list(returned) if isinstance(returned, Iterator) else returned)
+    except Exception:
+        return "raises"
+
+
 class _States(StatefulProcessor):
     """Keeps values of every type in every kind of state, and tells what comes back.
 
@@ -110,6 +129,14 @@ class _States(StatefulProcessor):
         self.map = handle.getMapState("map", "k string", ddl(TYPES))
         self.keyed = handle.getMapState("keyed", ddl(_KEYED), "k string")
         handle.deleteIfExists("never there")
+        self.gone = self._deleted(handle)
+
+    def _deleted(self, handle: Any) -> list[Any]:
+        gone = [handle.getValueState("gone value", "n int"), handle.getListState("gone list", "n int")]
+        gone.append(handle.getMapState("gone map", "k int", "n int"))
+        for name in ("gone value", "gone list", "gone map"):
+            handle.deleteIfExists(name)
+        return gone
 
     def kept(self, values: dict[str, Any]) -> Iterator[str]:
         row, nothing = tuple(values.values()), (None,) * len(TYPES)
@@ -140,6 +167,8 @@ class _States(StatefulProcessor):
         self.map.removeKey("x")
         self.map.removeKey("y")
         yield f"scalar key: {self.map.containsKey('x')}"
+        for state, uses in zip(self.gone, USES_OF_DELETED, strict=True):
+            yield f"deleted: {[outcome(getattr(state, name), *arguments) for name, *arguments in uses]}"
 
     def close(self) -> None:
         pass

@@ -44,6 +44,7 @@ def new(
         names = write_project(home, home.name, module)
         typer.echo(f"{directory} has {', '.join(names)}. Go on with:")
         typer.echo(f"  cd {directory}")
+        typer.echo("  pip install -e '.[dev]'        # pytest and mypy")
         typer.echo("  python -m pytest               # without Spark, with a crash in the middle")
         typer.echo(f"  penstock run {module}.py:pipeline --master 'local[2]'")
 

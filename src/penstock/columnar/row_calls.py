@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from penstock.columnar.values import Values, values_of
+from penstock.columnar.values import Values, require_distinct, values_of
 from penstock.user_code import note_row
 
 RowFunction: TypeAlias = Callable[[dict[str, object]], object]
@@ -117,6 +117,7 @@ class ColumnRows(Sequence[dict[str, object]]):
 
 def _display(names: tuple[str, ...]) -> tuple[str, str]:
     """Code of a row with these names, and of the variables that it is made of. Names enter it by their `repr` only."""
+    require_distinct(names)
     variables = [f"v{number}" for number in range(len(names))]
     entries = ", ".join(f"{name!r}: {variable}" for name, variable in zip(names, variables, strict=True))
     return f"{{{entries}}}", ", ".join(variables or ["_"]) + ","

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.columnar.fixed_width import buffer_values, fixed_width_values, null_mask
+from penstock.errors import DataError
 
 Values: TypeAlias = list[object]
 Rows: TypeAlias = list[dict[str, object]]
@@ -50,11 +51,22 @@ def _dictionaries(names: tuple[str, ...]) -> Callable[[list[Values], int], Rows]
 
     A literal with its names costs a fourth of `dict(zip(…))`. Names enter the code by their `repr` only.
     """
+    require_distinct(names)
     if not names:
         return lambda columns, rows: [{} for _ in range(rows)]
     variables = [f"v{number}" for number in range(len(names))]
     entries = ", ".join(f"{name!r}: {variable}" for name, variable in zip(names, variables, strict=True))
     return _compiled(f"lambda columns, rows: [{{{entries}}} for {', '.join(variables)}, in zip(*columns)]")
+
+
+def require_distinct(names: tuple[str, ...]) -> None:
+    """Raise `DataError` for two columns of one name: a dictionary would hold the last one alone."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(
+            f"two columns have the name '{twice}', and a row can have one; the columns are: {', '.join(names)}. Give "
+            f"each a name of its own where they are made"
+        )
 
 
 def _compiled(source: str) -> Callable[[list[Values], int], Rows]:

@@ -19,6 +19,7 @@ from penstock.columnar.time_zones import TimeZones
 from penstock.connectors.source import END_OF_SPLIT, Source, SplitReader
 from penstock.errors import PipelineError
 from penstock.model.units import Duration, duration_s
+from penstock.user_code import shortened
 
 
 class Aborted(Exception):
@@ -72,8 +73,9 @@ Item: TypeAlias = "pa.RecordBatch | dict[str, Any] | ABORT | PAUSE | _Mark"
 class ListSource(Source):
     """Batches or rows (dictionaries) from a list, dealt out to `splits` in turn; marks go to every split.
 
-    Rows that follow each other are put into batches of `batch_rows`; their schema is taken from all of them unless it
-    is given. A position is the number of records, so that rows may be appended between two runs, but nothing else.
+    Rows that follow each other are put into batches of `batch_rows`. Their schema is taken from all of them unless it
+    is given; a field that a row does not have is null there. A position is the number of records, so that rows may be
+    appended between two runs, but nothing else.
 
     Example:
 
@@ -96,7 +98,11 @@ class ListSource(Source):
             raise PipelineError(f"ListSource: splits is {splits} and batch_rows {batch_rows}: both must be at least 1")
         rows = [item for item in items if isinstance(item, dict)]
         if rows and schema is None:
-            schema = pa.Table.from_pylist(rows).schema
+            # Arrow would take the fields from the first row, and leave out what only others have.
+            names = dict.fromkeys(name for row in rows for name in row)
+            schema = pa.table({name: [row.get(name) for row in rows] for name in names}).schema
+        elif schema is not None:
+            _check_fields(rows, schema)
         if schema is not None:
             TimeZones("ListSource").check(schema, [[row.get(name) for row in rows] for name in schema.names], rows)
         self.split_count = splits
@@ -137,6 +143,16 @@ class ListSource(Source):
 
     def open(self, split: str, offset: bytes | None) -> SplitReader:
         return _ListReader(self._items[int(split)], json.loads(offset) if offset else 0, self.watermark_column)
+
+
+def _check_fields(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
+    known = set(schema.names)
+    for number, row in enumerate(rows):
+        if not known.issuperset(row):
+            odd = ", ".join(f"'{name}'" for name in row if name not in known)
+            raise PipelineError(
+                f"ListSource: row {number} has the field {odd}, which the schema does not have: {shortened(repr(row))}"
+            )
 
 
 class _ListReader(SplitReader):

@@ -120,13 +120,19 @@ class PandasFormat(Format):
 
     def of(self, batch: pa.RecordBatch) -> Records:
         changed = [position for position, column in enumerate(batch.columns) if _needs_nullable(column)]
+        # Integers beside a null within a list or struct would become floats, which are other numbers from 2⁵³ on.
         if not changed:
-            return batch.to_pandas()
-        frame = {
-            field.name: column.to_pandas(types_mapper=self._nullable if position in changed else None)
-            for position, (field, column) in enumerate(zip(batch.schema, batch.columns, strict=True))
-        }
-        return self._pandas.DataFrame(frame)
+            return batch.to_pandas(integer_object_nulls=True)
+        frame = self._pandas.DataFrame(
+            {
+                position: column.to_pandas(
+                    types_mapper=self._nullable if position in changed else None, integer_object_nulls=True
+                )
+                for position, column in enumerate(batch.columns)
+            }
+        )
+        frame.columns = batch.schema.names
+        return frame
 
     def _nullable(self, kind: pa.DataType) -> Any:
         if pa.types.is_boolean(kind):

@@ -25,7 +25,9 @@ def test_a_new_project_passes_its_test_and_mypy(tmp_path: Path) -> None:
         "pyproject.toml",
         "test_page_counts.py",
     ]
-    assert "penstock run page_counts.py:pipeline" in made.stdout
+    commands = ["cd", "pip install -e '.[dev]'", "python -m pytest", "penstock run page_counts.py:pipeline"]
+    lines = [line.strip() for line in made.stdout.splitlines()[-4:]]
+    assert all(line.startswith(said) for line, said in zip(lines, commands, strict=True)), lines
     assert checked_types(home, ".").startswith("Success: no issues found in 2 source files")
     environment = os.environ | {"PYTHONPATH": str(Path(package.__file__).parents[1])}
     tested = subprocess.run(

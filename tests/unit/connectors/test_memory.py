@@ -42,6 +42,18 @@ def test_it_goes_on_at_every_position(rows_max: int) -> None:
         assert read + rows_of(source.open("0", first.offset()), rows_max) == list(range(7))
 
 
+def test_a_field_that_only_later_rows_have_is_a_column() -> None:
+    reader = ListSource([{"n": 1}, {"m": "x", "n": 2}, {"n": 3}]).open("0", None)
+    assert reader.read(10).to_pylist() == [{"n": 1, "m": None}, {"n": 2, "m": "x"}, {"n": 3, "m": None}]
+
+
+def test_a_field_that_the_schema_does_not_have_is_an_error() -> None:
+    schema = pa.schema({"n": pa.int64(), "m": pa.string()})
+    assert ListSource([{"n": 1}], schema=schema).open("0", None).read(10).to_pylist() == [{"n": 1, "m": None}]
+    with pytest.raises(PipelineError, match=r"row 1 has the field 'k', which the schema does not have: .*'k': 5"):
+        ListSource([{"n": 1}, {"n": 2, "k": 5}], schema=schema)
+
+
 def test_no_records() -> None:
     assert rows_of(ListSource([]).open("0", None)) == []
 

@@ -63,6 +63,7 @@ class StateAccess:
         self.is_open = False
         """Whether the function was opened: from then on it gets the states that it has asked for, and no others."""
         self._asked: set[str] = set()
+        self._deleted: set[str] = set()
         self._metrics: MetricGroup | None = None
         self._declared: pa.Schema | None = None
         self._given: Groups | None = None
@@ -103,6 +104,12 @@ class StateAccess:
             raise DataError(
                 f"operator '{self.operator}': the function asks for state '{name}' while it works on records: ask for "
                 f"every state in open(), or init(), because there it is restored after a failure"
+            )
+        if name in self._deleted:
+            # A restore would bring back what it has deleted, or a failure would delete what it has kept since.
+            raise DataError(
+                f"operator '{self.operator}': the function deletes state '{name}' and asks for it again. open(), or "
+                f"init(), is called after every failure: give the new state another name, and delete the old one"
             )
         self._asked.add(name)
 
@@ -147,6 +154,7 @@ class StateAccess:
                 f"operator '{self.operator}': the function deletes state '{name}' while it works on records: delete "
                 f"states in open(), or init(), and use clear() to remove the value of a key"
             )
+        self._deleted.add(name)
         self._keyed.remove(name)
 
     def rows(self, name: str, side: str = "left") -> RowsState:

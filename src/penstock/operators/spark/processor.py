@@ -7,7 +7,7 @@ A processor that was written for `transformWithState` or `transformWithStateInPa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -143,15 +143,17 @@ class ProcessorValueState:
 class ProcessorListState:
     """A list of tuples for each key."""
 
-    def __init__(self, state: ListState, schema: pa.Schema) -> None:
+    def __init__(self, state: ListState, schema: pa.Schema, is_deleted: Callable[[], bool]) -> None:
         self._state = state
         self._tuples = StateTuples(schema)
+        self._is_deleted = is_deleted
+        """As on Spark, a deleted list or map has no elements, and every other use of it is an error."""
 
     def exists(self) -> bool:
         return self._state.exists()
 
     def get(self) -> Iterator[Values]:
-        return map(self._tuples.seen, self._state.get())
+        return iter(()) if self._is_deleted() else map(self._tuples.seen, self._state.get())
 
     def put(self, newState: Iterable[object]) -> None:
         self._state.put([self._tuples.kept(value) for value in newState])
@@ -172,10 +174,13 @@ class ProcessorListState:
 class ProcessorMapState:
     """A map from tuples to tuples for each key."""
 
-    def __init__(self, state: MapState, key_schema: pa.Schema, value_schema: pa.Schema) -> None:
+    def __init__(
+        self, state: MapState, key_schema: pa.Schema, value_schema: pa.Schema, is_deleted: Callable[[], bool]
+    ) -> None:
         self._state = state
         self._keys = StateTuples(key_schema)
         self._values = StateTuples(value_schema)
+        self._is_deleted = is_deleted
 
     def exists(self) -> bool:
         return self._state.exists()
@@ -192,13 +197,14 @@ class ProcessorMapState:
         self._state.update_value(self._keys.kept(key), self._values.kept(value))
 
     def iterator(self) -> Iterator[tuple[Values, Values]]:
-        return ((self._keys.seen(key), self._values.seen(value)) for key, value in self._state.iterator())
+        entries = iter(()) if self._is_deleted() else self._state.iterator()
+        return ((self._keys.seen(key), self._values.seen(value)) for key, value in entries)
 
     def keys(self) -> Iterator[Values]:
-        return map(self._keys.seen, self._state.keys())
+        return iter(()) if self._is_deleted() else map(self._keys.seen, self._state.keys())
 
     def values(self) -> Iterator[Values]:
-        return map(self._values.seen, self._state.values())
+        return iter(()) if self._is_deleted() else map(self._values.seen, self._state.values())
 
     def removeKey(self, key: object) -> None:
         self._state.remove_key(self._keys.kept(key))
@@ -247,6 +253,7 @@ class StatefulProcessorHandle:
 
     def __init__(self, context: KeyedContext) -> None:
         self._context = context
+        self._deleted: set[str] = set()
 
     def getValueState(
         self, stateName: str, schema: SchemaLike, ttlDurationMs: int | None = None
@@ -256,13 +263,15 @@ class StatefulProcessorHandle:
 
     def getListState(self, stateName: str, schema: SchemaLike, ttlDurationMs: int | None = None) -> ProcessorListState:
         kind = as_schema(schema)
-        return ProcessorListState(self._context.list(stateName, kind, ttl=_ttl(ttlDurationMs)), kind)
+        state = self._context.list(stateName, kind, ttl=_ttl(ttlDurationMs))
+        return ProcessorListState(state, kind, lambda: stateName in self._deleted)
 
     def getMapState(
         self, stateName: str, userKeySchema: SchemaLike, valueSchema: SchemaLike, ttlDurationMs: int | None = None
     ) -> ProcessorMapState:
         key, value = as_schema(userKeySchema), as_schema(valueSchema)
-        return ProcessorMapState(self._context.map(stateName, key, value, ttl=_ttl(ttlDurationMs)), key, value)
+        state = self._context.map(stateName, key, value, ttl=_ttl(ttlDurationMs))
+        return ProcessorMapState(state, key, value, lambda: stateName in self._deleted)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         self._context.set_timer(expiryTimestampMs)
@@ -275,6 +284,7 @@ class StatefulProcessorHandle:
 
     def deleteIfExists(self, stateName: str) -> None:
         self._context.delete_state(stateName)
+        self._deleted.add(stateName)
 
 
 class StatefulProcessor(ABC):

@@ -111,6 +111,23 @@ class DeletedLate(Base):
         return self.handle.deleteIfExists("n")
 
 
+class DeletedAll(Base):
+    def init(self, handle: Any) -> None:
+        self.gone = [handle.getListState("list", "n int"), handle.getMapState("map", "k int", "n int")]
+        for name in ("list", "map"):
+            handle.deleteIfExists(name)
+
+    def work(self, key: Any, rows: list[Any], timerValues: Any) -> Any:
+        gone_list, gone_map = self.gone
+        return [list(found) for found in (gone_list.get(), gone_map.iterator(), gone_map.keys(), gone_map.values())]
+
+
+class DeletedAndAskedFor(Base):
+    def init(self, handle: Any) -> None:
+        handle.deleteIfExists("n")
+        super().init(handle)
+
+
 class TimerInInit(Base):
     def init(self, handle: Any) -> None:
         handle.registerTimer(5)
@@ -129,6 +146,16 @@ def test_a_deleted_state_is_not_used() -> None:
         output_of(Deleted(), [{"id": "a"}])
     with pytest.raises(DataError, match=r"deletes state 'n' while it works on records.*clear\(\)"):
         output_of(DeletedLate(), [{"id": "a"}])
+
+
+def test_a_deleted_list_or_map_has_no_elements_as_on_spark() -> None:
+    assert output_of(DeletedAll(), [{"id": "a"}]) == [{"t": "[[], [], [], []]"}]
+
+
+def test_a_state_that_is_deleted_and_asked_for_is_an_error() -> None:
+    # It would come back with a restore, or be lost with every failure.
+    with pytest.raises(DataError, match=r"deletes state 'n' and asks for it again.*give the new state another name"):
+        output_of(DeletedAndAskedFor(), [{"id": "a"}])
 
 
 def test_no_timer_is_set_without_a_key() -> None:

@@ -33,6 +33,7 @@ class CsvReader(LineReader):
         if self.source.format_options.header:
             self._names, start = fields, line.place + len(line.data)
             self.require_columns(fields)
+            self._require_distinct(fields)
         else:
             declared = self.file_schema.names if self.file_schema is not None else []
             self._names = declared or [f"_c{number}" for number in range(len(fields))]
@@ -55,6 +56,16 @@ class CsvReader(LineReader):
         read = pa.csv.ReadOptions(use_threads=False)
         names: Sequence[str] = pa.csv.read_csv(io.BytesIO(text + b"\n"), read, self._parse_options()).schema.names
         return names
+
+    def _require_distinct(self, fields: Sequence[str]) -> None:
+        """Of two columns of one name Arrow would read the first one alone, without a word."""
+        wanted = fields if self.file_schema is None else self.file_schema.names
+        twice = next((name for name in wanted if fields.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(
+                f"its header has the column '{twice}' more than once, in {', '.join(fields)}: give each column that is "
+                f"read a name of its own, or declare a schema of the others"
+            )
 
     def _warn_of_separator(self, fields: Sequence[str]) -> None:
         found = next((sep for sep in _SEPARATORS if len(fields) == 1 and sep in fields[0]), None)
@@ -82,6 +93,7 @@ class CsvReader(LineReader):
         if not self.source.format_options.infer_schema:
             return pa.schema([(name, pa.string()) for name in self._names])
         table = self._table(text, self._convert_options({}), self._parse_options(lambda row: "skip"))
+        self.require_exact(table)
         return table.schema if table.num_rows else None
 
     # --- records ---

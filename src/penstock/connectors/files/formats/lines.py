@@ -22,6 +22,7 @@ from penstock.connectors.files.formats.pieces import BAD, Piece, sorted_out
 from penstock.connectors.files.formats.streams import Decoded, codec_of
 from penstock.connectors.files.options import UTF8
 from penstock.connectors.files.reader import FileReader, Pieces
+from penstock.errors import DataError
 
 BLOCK_BYTES = 1 << 20
 LINE_BYTES_MAX = 1 << 30
@@ -33,6 +34,7 @@ _ROW_OF_ARROW = re.compile(r" in row \d+|Row #\d+: |(?<=columns, got )(\d+): .*"
 _IS_OF_TYPES = re.compile("conver|changed from|unexpected field")
 """Reasons that a declared schema might do away with."""
 _NEWLINE, _RETURN = 10, 13
+_INT64_END = 2.0**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +208,16 @@ class LineReader(FileReader):
             return data
         return data.decode(encoding).encode()
 
+    def require_exact(self, sample: pa.Table | pa.RecordBatch) -> None:
+        """Raise for whole numbers that fit no 64 bits: Arrow infers floats, and different ones would become equal."""
+        for name, column in zip(sample.schema.names, sample.columns, strict=True):
+            if pa.types.is_float64(column.type) and _is_rounded(column.drop_null().to_numpy()):
+                raise DataError(
+                    f"{self._what} has whole numbers beyond 64 bits in column '{name}', which would be rounded to "
+                    f"floats: declare a schema, with '{name} decimal(38,0)' to keep them, or '{name} double' if "
+                    f"rounding is fine"
+                )
+
     # --- what is said of bad lines ---
 
     def _letter(self, line: Line, reason: str) -> DeadLetter:
@@ -223,6 +235,12 @@ class LineReader(FileReader):
 
     def record_hint(self, reason: str) -> str:
         return _INFERRED if self.source.schema is None and _IS_OF_TYPES.search(reason) else ""
+
+
+def _is_rounded(values: npt.NDArray[np.float64]) -> bool:
+    """Whether floats that were inferred are integers of which one is too large for 64 bits."""
+    finite = values[np.isfinite(values)]
+    return len(finite) > 0 and bool(np.abs(finite).max() >= _INT64_END) and bool((finite == np.floor(finite)).all())
 
 
 def _lines_of(block: bytes) -> Iterator[bytes]:
