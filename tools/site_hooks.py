@@ -1,6 +1,6 @@
 """Hooks of the site's build: see `mkdocs.yml`.
 
-Blocks of code are headed `python runnable` or `python spark`, which says how the tests run them. A reader of the site
+Blocks of code are headed `python runnable`, `python spark` and so on: how the tests run them. A reader of the site
 needs the language alone, and the highlighter knows no other heading.
 
 Mermaid diagrams are drawn (`site_diagrams.py`).
@@ -22,7 +22,7 @@ sys.path.insert(0, str(REPOSITORY))
 
 from tools.site_diagrams import drawn  # noqa: E402
 
-_HEADING = re.compile(r"^( *```python) (?:runnable|spark)$", re.MULTILINE)
+_HEADING = re.compile(r"^( *```python) (?:runnable|spark|kafka|postgres)$", re.MULTILINE)
 _INCLUDE = re.compile(r"<!-- include (?P<file>[\w.]+)#(?P<part>[a-z-]+) -->")
 _EVERY_FILE = re.compile(r"(?P<folder>.+)/\*")
 

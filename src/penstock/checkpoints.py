@@ -172,7 +172,7 @@ class CheckpointDirectory:
         if wanted:
             raise OptionError(f"checkpoint {checkpoint} never completed: only the reservation of its id exists")
         known = ", ".join(str(info.id) for info in self.list()) or "none"
-        raise OptionError(f"there is no checkpoint {checkpoint}: there are {known}")
+        raise OptionError(f"checkpoint {checkpoint} does not exist; the existing ones are {known}")
 
     def read(self, checkpoint: int | None = None) -> Checkpoint:
         """Open one checkpoint, or the newest, to look at what it holds. Raises `RestoreError` if it is damaged."""
@@ -220,8 +220,8 @@ class Checkpoint:
             return pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches])
         except pa.ArrowException as error:
             raise DataError(
-                f"the state of operator '{operator}' is no one table, because its batches have several schemas: take "
-                f"batches() ({error})"
+                f"the state of operator '{operator}' cannot be returned as one table, because its "
+                f"batches have several schemas: use batches() ({error})"
             ) from error
 
     def batches(
@@ -277,7 +277,9 @@ class Checkpoint:
     def _segments(self, operator: str, name: str | None) -> Sequence[StateSegment]:
         known = [each.name for each in self.manifest.shape.operators]
         if operator not in known:
-            raise OptionError(f"checkpoint {self.info.id} has no operator '{operator}': there are {', '.join(known)}")
+            raise OptionError(
+                f"checkpoint {self.info.id} has no operator '{operator}'; its operators are {', '.join(known)}"
+            )
         found = self._all_segments(operator)
         names = list(dict.fromkeys(segment.name for segment in found))
         if name is None and len(names) == 1:
@@ -286,8 +288,7 @@ class Checkpoint:
             shown = ", ".join(names) or "none"
             asked = "several states, or none" if name is None else f"no state '{name}'"
             raise OptionError(
-                f"operator '{operator}' has {asked} in checkpoint {self.info.id}: name one of those that there are "
-                f"({shown})"
+                f"operator '{operator}' has {asked} in checkpoint {self.info.id}: name one of its states ({shown})"
             )
         return [segment for segment in found if segment.name == name]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Pipeline(Builder):
-    """A pipeline: begin with `source`. `max_parallelism` is the number of key groups, which never changes again."""
+    """A pipeline: begin with `source`. `max_parallelism` is the number of key groups, and cannot change later."""
 
     def start(self, spark: SparkSession, checkpoints: str | os.PathLike[str], **options: Unpack[StartOptions]) -> Job:
         """Start on Spark, or resume from what the directory or URL `checkpoints` holds.
@@ -27,16 +27,16 @@ class Pipeline(Builder):
         `parallelism` is for operators that name none (default: the slots of the session, at most `workers`), `workers`
         the number of Spark tasks (default: the largest parallelism), `restore` the checkpoint to start from: an id in
         `checkpoints`, or the path of a savepoint. `storage_options` are for URLs. `listeners` are
-        `JobListener`s that hear of the pipeline's life from its start on.
+        `JobListener`s that receive the pipeline's events from its start on.
 
         With `penstock[ui]` the driver serves a page, REST and Prometheus at `ui_port`, or the next free port; None for
         no page. `ui_host` is the address it listens on (default: this machine alone), `ui_allowed_hosts` are names by
-        which others may call it, and `metrics_names="flink"` exports metrics under the names of Flink. The page needs
-        the token that is printed for orders, and nothing for looking. With `penstock[otel]` metrics are also exported
-        to the collector at `otel_endpoint`, or at that of OTEL_EXPORTER_OTLP_ENDPOINT.
+        which other hosts may request it, and `metrics_names="flink"` exports metrics under the names of Flink. The page
+        needs the printed token for orders; reading needs none. With `penstock[otel]` metrics are also exported to the
+        collector at `otel_endpoint`, or at that of OTEL_EXPORTER_OTLP_ENDPOINT.
 
-        The other options are described at `penstock.Settings`, with their defaults. Durations are texts such as
-        "500 ms", a `timedelta` or seconds; sizes are texts such as "256 MiB", or bytes.
+        The other options are described at `penstock.Settings`, with their defaults. A duration is a string such as
+        "500 ms", a `timedelta`, or a number of seconds; a size is a string such as "256 MiB", or a number of bytes.
 
         Example on Spark:
 

@@ -94,7 +94,21 @@ def test_the_site_builds_without_a_warning_and_has_its_pages(site: Path) -> None
     assert 'id="penstock.KeyedStream.aggregate"' in shown
     quickstart = (site / "quickstart.html").read_text(encoding="utf-8")
     assert "GeneratorSource" in quickstart, "the first pipeline is included from README.md"
-    assert not re.search(r"python (?:runnable|spark)\b", quickstart)
+
+
+def test_the_reference_shows_every_method_of_a_stream(site: Path) -> None:
+    shown = (site / "reference" / "pipelines.html").read_text(encoding="utf-8")
+    methods = [name for name in dir(penstock.KeyedStream) if not name.startswith("_")]
+    assert {"map", "select", "late", "window"} <= set(methods), "methods come from several bases"
+    classes = ("Stream", "KeyedStream")
+    assert [name for name in methods if not any(f'id="penstock.{each}.{name}"' in shown for each in classes)] == []
+
+
+def test_every_block_of_code_is_highlighted_and_no_page_shows_its_heading(site: Path) -> None:
+    heading = re.compile(r"```|python (?:runnable|spark|kafka|postgres)\b")
+    pages = {str(path.relative_to(site)): path.read_text(encoding="utf-8") for path in site.glob("**/*.html")}
+    # Contributors' pages name the headings in their prose.
+    assert [name for name, text in pages.items() if not name.startswith("internals") and heading.search(text)] == []
 
 
 def test_no_page_fetches_a_script_style_font_or_image_from_elsewhere(site: Path) -> None:

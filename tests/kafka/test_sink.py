@@ -104,7 +104,7 @@ def test_an_older_driver_that_comes_late_publishes_nothing(topics: Topics, tmp_p
     older.commit(CheckpointId(1), one)
     newer.commit(CheckpointId(1), one)
     newer.commit(CheckpointId(2), two)
-    with pytest.raises(StorageError, match="another process has used the transactional id"):
+    with pytest.raises(StorageError, match="another process has since used the transactional id"):
         older.commit(CheckpointId(3), three)
     # It tries again, as after any error, and has the id for itself now; but what it has was published.
     older.commit(CheckpointId(1), one)
@@ -121,7 +121,7 @@ def test_files_that_are_gone_and_were_never_published_are_an_error(topics: Topic
     committables = staged(sink, [1])
     (file,) = (tmp_path / name).iterdir()
     file.unlink()
-    with pytest.raises(StorageError, match=r"checkpoint 1 is to publish .*somebody has removed it"):
+    with pytest.raises(StorageError, match=r"checkpoint 1 is to publish .*which was removed"):
         Publisher(sink).commit(CheckpointId(1), committables)
 
 
@@ -213,7 +213,7 @@ def test_keys_topics_and_formats_of_the_output(topics: Topics, tmp_path: Path) -
     written(pa.record_batch({"key": ["a"], "value": [b"\0\1"]}), topic=fourth, format="raw")
     (only,) = topics.messages(fourth)
     assert (only.key(), only.value()) == (b"a", b"\0\1")
-    with pytest.raises(DataError, match="there is no column 'key_of'; the columns are to, n, v"):
+    with pytest.raises(DataError, match="column 'key_of' not found; the columns are to, n, v"):
         written(batch, topic=fourth, key="key_of")
 
 

@@ -289,7 +289,9 @@ def test_deleted_offsets_are_an_error_or_counted(topics: Topics) -> None:
         return source.open(source.splits()[0], position)
 
     reader = opened()
-    with pytest.raises(DataError, match=r"has offsets 6 to 10 and is to be read from 2.*on_lost_offsets=\"earliest\""):
+    with pytest.raises(
+        DataError, match=r"has offsets 6 to 10 but the next one to read is 2.*on_lost_offsets=\"earliest\""
+    ):
         read_all(reader)
     reader.close()
     reader = opened(on_lost_offsets="earliest")

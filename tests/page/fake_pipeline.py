@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 TOKEN = "the-token"
 HOSTILE = '<script>window.hacked = true</script><img src=x onerror="window.hacked = true">'
-TRACEBACK = """UserCodeFailed: operator 'totals', subtask 1 on worker 1: ZeroDivisionError: division by zero
+TRACEBACK = """UserCodeError: operator 'totals', subtask 1 on worker 1: ZeroDivisionError: division by zero
 Traceback (most recent call last):
   File "/home/ada/penstock/pipeline.py", line 41, in price_per_item
     return row["amount"] / row["items"]

@@ -43,7 +43,7 @@ def test_wrong_frames_and_queries_are_told(spark: SparkSession, tmp_path: Path) 
     with pytest.raises(PipelineError, match="takes a DataFrame of Spark, not list"):
         DataFrameSource([], staging=tmp_path)  # type: ignore[arg-type]
     stream = spark.readStream.format("rate").load()
-    with pytest.raises(PipelineError, match="is a stream, which does not end"):
+    with pytest.raises(PipelineError, match="is a streaming one, which does not end"):
         DataFrameSource(stream, staging=tmp_path)
     broken = spark.range(3).select((F.lit("x").cast("int") / F.raise_error(F.lit("no such thing"))).alias("x"))
     pipeline = Pipeline("broken")

@@ -275,9 +275,9 @@ def test_wrong_servers_tables_and_records_are_told_with_the_way_out(
     assert "secret" not in str(refused.value)
     with pytest.raises(StorageError, match='database "gone" does not exist'):
         PostgresSink(postgres_server.dsn(database="gone"), "orders").committer()
-    with pytest.raises(PipelineError, match="dsn is no address of PostgreSQL"):
+    with pytest.raises(PipelineError, match="dsn is not an address of PostgreSQL"):
         PostgresSink("postgresql//app:secret@db", "orders")
-    with pytest.raises(PipelineError, match=r"there is no table public.gone in .*create it first"):
+    with pytest.raises(PipelineError, match=r"table public.gone not found in .*create it first"):
         PostgresSink(dsn, "gone").committer()
     with pytest.raises(PipelineError, match=f'needs a unique index.*ALTER TABLE "public"."{table}" ADD PRIMARY KEY'):
         PostgresSink(dsn, table, mode="upsert", key="text").committer()

@@ -102,8 +102,11 @@ def test_positions_and_records_in_flight_are_tables(directory: checkpoints.Check
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda d: d.read(7), "there is no checkpoint 7: there are 11"),
-        (lambda d: d.read().state("gone"), "checkpoint 11 has no operator 'gone': there are orders, clock, ledger"),
+        (lambda d: d.read(7), "checkpoint 7 does not exist; the existing ones are 11"),
+        (
+            lambda d: d.read().state("gone"),
+            "checkpoint 11 has no operator 'gone'; its operators are orders, clock, ledger",
+        ),
         (lambda d: d.read().state("ledger"), r"'ledger' has several states, or none in checkpoint 11: .* count"),
         (lambda d: d.read().state("ledger", "gone"), "'ledger' has no state 'gone' in checkpoint 11: name one of"),
         (lambda d: d.read().state("clock"), r"'clock' has several states, or none .*\(none\)"),

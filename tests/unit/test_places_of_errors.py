@@ -131,7 +131,7 @@ class WrongSchema(KeyedFunction):
 def test_a_schema_that_open_gets_wrong_ends_the_pipeline_with_the_line() -> None:
     error = error_in(lambda rows: rows.key_by("k").process(WrongSchema(), name="fn"))
     assert isinstance(error, PipelineError)
-    assert str(error).startswith("operator 'fn', subtask 0 of 1: the schema 'n bigg' cannot be understood")
+    assert str(error).startswith("operator 'fn', subtask 0 of 1: the schema 'n bigg' cannot be parsed")
     assert f"({error_line(WrongSchema.open)})" in str(error)
     assert is_final(type(error))
 

@@ -49,7 +49,7 @@ UserFunction: TypeAlias = Callable[..., object]
 
 def require_name(what: str, name: object) -> None:
     if not isinstance(name, str) or not name.strip():
-        raise PipelineError(f"the name of {what} is {name!r}: it must be a text, state is found by it")
+        raise PipelineError(f"the name of {what} is {name!r}: it must be a string, because state is found by name")
 
 
 def require_instance(call: str, value: object, kind: type, such_as: str) -> None:
@@ -68,8 +68,8 @@ def limits_of(call: str, format: str, batch_rows: int | None, batch_time: Durati
         return BatchLimits()
     if format == "rows" and call != "process":
         raise PipelineError(
-            f'{call}: batch_rows and batch_time are for functions of batches, and format="rows" calls the function for '
-            f"each row: leave them out, or choose another format"
+            f'{call}: batch_rows and batch_time apply to functions of batches, but format="rows" '
+            "calls the function once per row: leave them out, or choose another format"
         )
     if batch_rows is not None:
         require_count(f"{call}: batch_rows", batch_rows)
@@ -106,22 +106,23 @@ def require_expressions(expressions: Mapping[str, object]) -> None:
     for name, expression in expressions.items():
         if not isinstance(expression, pc.Expression):
             raise PipelineError(
-                f'select: {name} is {expression!r}: it must be an Arrow expression, such as {name}=pc.field("amount") '
-                f"* 2; columns that stay as they are come first, as texts"
+                f"select: {name} is {expression!r}: it must be an Arrow expression, such as "
+                f'{name}=pc.field("amount") * 2; columns that are taken unchanged come first, as '
+                "strings"
             )
 
 
 def require_sequence(call: str, sequence: object) -> None:
     if sequence is not None and (not isinstance(sequence, str) or not sequence):
         raise PipelineError(
-            f'{call}: sequence is {sequence!r}: it must be the name of a column, such as sequence="version"; an output '
-            f"cannot have the name 'sequence'"
+            f"{call}: sequence is {sequence!r}: it must be the name of a column, such as "
+            "sequence=\"version\"; no output can be named 'sequence'"
         )
 
 
 def outputs_besides(sequence: str, outputs: dict[str, Output]) -> dict[str, Output]:
     if sequence in outputs:
-        raise PipelineError(f"aggregate: '{sequence}' is the sequence and an output: give one of them another name")
+        raise PipelineError(f"aggregate: '{sequence}' names both the sequence column and an output: rename one of them")
     return outputs
 
 
@@ -137,8 +138,8 @@ def side_schemas_of(call: str, function: object, given: Mapping[str, SchemaLike]
     for name in declared:
         if not isinstance(name, str) or not name.strip() or name in (MAIN_OUTPUT, DEAD_LETTERS, LATE):
             raise PipelineError(
-                f"{call}: a side output is named {name!r}: it must be a text other than '{MAIN_OUTPUT}', "
-                f"'{DEAD_LETTERS}' and '{LATE}'"
+                f"{call}: a side output is named {name!r}: it must be a string other than "
+                f"'{MAIN_OUTPUT}', '{DEAD_LETTERS}' and '{LATE}'"
             )
     return {name: as_schema(schema) for name, schema in declared.items()}
 
@@ -157,8 +158,8 @@ def type_of(column: str, kind: object) -> pa.DataType:
     except (PenstockError, ValueError):
         pass
     raise PipelineError(
-        f"cast: the type of '{column}' is {kind!r}: it must be a type of Arrow, or a text such as 'bigint', 'double', "
-        f"'timestamp' or 'decimal(10, 2)'"
+        f"cast: the type of '{column}' is {kind!r}: it must be an Arrow type, or a string such as "
+        "'bigint', 'double', 'timestamp' or 'decimal(10, 2)'"
     )
 
 
@@ -194,7 +195,7 @@ def _filtered_aggregate(output: str, filtered: Filtered) -> Aggregate:
             f'such as filtered("count", where=pc.field("amount") > 10)'
         )
     if any(isinstance(each, Filtered) for each in filtered.what):
-        raise PipelineError(f"aggregate: {output} is filtered twice: put the conditions together with &")
+        raise PipelineError(f"aggregate: {output} is filtered twice: combine the conditions with &")
     plain = _aggregate(output, filtered.what)
     names = [masked(column, filtered.where).name for column in plain.columns or (None,)]
     by = names[1] if plain.by is not None else None
@@ -208,8 +209,9 @@ def windows_of(size: Duration, every: Duration | None, offset: Duration, latenes
     offset_ms = duration_ms("window: offset", offset, exactly=True)
     if every_ms > size_ms or offset_ms >= every_ms:
         raise PipelineError(
-            f"window: size is {size_ms} ms, every {every_ms} ms and offset {offset_ms} ms: every may not be more than "
-            f"the size, or records between the windows would be lost, and offset must be less than every"
+            f"window: size is {size_ms} ms, every {every_ms} ms and offset {offset_ms} ms: every must "
+            "not exceed the size, or records between the windows would be lost, and offset must be "
+            "less than every"
         )
     lateness_ms = duration_ms("window: allowed_lateness", lateness, exactly=True)
     return FixedWindows(size_ms, every_ms, offset_ms, lateness_ms)
@@ -276,7 +278,7 @@ def _aggregate(output: str, what: object) -> Aggregate:
     if function in ("arg_min", "arg_max"):
         if not isinstance(more, str):
             raise PipelineError(
-                f"aggregate: {named} needs the column of its result and the one that is compared: "
+                f"aggregate: {named} needs the column to return and the column to compare: "
                 f'{output}=("{named}", "{column}", "…")'
             )
         return Aggregate(function, column, output, by=more)
@@ -289,7 +291,7 @@ def _fraction(output: str, fraction: object) -> float:
     digest_library()
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
         raise PipelineError(
-            f"aggregate: quantile needs a column and a part from 0 to 1, not {fraction!r}: "
+            f"aggregate: quantile needs a column and a fraction from 0 to 1, not {fraction!r}: "
             f'{output}=("quantile", "…", 0.99)'
         )
     return float(fraction)
@@ -299,14 +301,14 @@ def _own_aggregate(output: str, own: ColumnarAggregate, columns: list[object]) -
     names = [column for column in columns if isinstance(column, str) and column]
     if not names or len(names) < len(columns) or len(set(names)) < len(names):
         raise PipelineError(
-            f"aggregate: {output} is a {own.name}: it takes the names of its columns, at least one and each once, not "
-            f"{columns!r}"
+            f"aggregate: {output} is a {own.name}: it takes at least one column name, each of them "
+            f"once, not {columns!r}"
         )
     kinds = {"int64", "float64", "bool"}
     state: object = getattr(own, "state", None)
     if not isinstance(state, Mapping) or not state or not set(state.values()) <= kinds:
         raise PipelineError(
-            f"aggregate: {own.name}.state is {state!r}: it must name the numbers that it keeps, with their types, such "
-            f'as {{"total": "float64"}}; types are {", ".join(sorted(kinds))}'
+            f"aggregate: {own.name}.state is {state!r}: it must map each field to its type, such as "
+            f'{{"total": "float64"}}; types are {", ".join(sorted(kinds))}'
         )
     return Aggregate("own", names[0], output, own=own, more=tuple(names[1:]))

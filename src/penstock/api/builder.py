@@ -68,7 +68,7 @@ class Builder:
         return f"<{type(self).__name__} '{self.name}': {names or 'empty'}>"
 
     def source(self, source: Source, *, name: str | None = None, parallelism: int | None = None) -> Stream:
-        """A stream of what a source reads.
+        """The stream of a source's records.
 
         Example:
 
@@ -136,7 +136,9 @@ class Builder:
         chosen = OperatorName(f"{kind} #{number}" if name is None else name)
         require_name(f"a {kind}", chosen)
         if any(node.name == chosen for node in self._nodes):
-            raise PipelineError(f"there is an operator '{chosen}' already: give each its own name with name=…")
+            raise PipelineError(
+                f"an operator is named '{chosen}' already: give each operator a unique name with name=…"
+            )
         if parallelism is not None:
             require_count(f"the parallelism of '{chosen}'", parallelism)
         former = OperatorName(f"{kind}_{number}") if name is None else None

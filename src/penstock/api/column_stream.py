@@ -33,7 +33,7 @@ class ColumnStream(StreamBase):
         parallelism: int | None = None,
         **expressions: pc.Expression,
     ) -> Stream:
-        """Some of the columns, in this order, and then those that expressions compute.
+        """Select columns, in this order, followed by computed ones.
 
         Example:
 
@@ -59,7 +59,7 @@ class ColumnStream(StreamBase):
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """One more column, or one replaced: by an expression, or by a function of a batch that returns an array.
+        """Add or replace a column, by an expression or by a function of a batch that returns an array.
 
         Example:
 
@@ -89,7 +89,7 @@ class ColumnStream(StreamBase):
         return stream._as_changelog(None) if OP in columns else stream
 
     def rename(self, names: Mapping[str, str], *, name: str | None = None, parallelism: int | None = None) -> Stream:
-        """The same columns under new names, by the old ones. The column of the event time may be among them.
+        """Rename columns: new names by old ones. The event-time column may be among them.
 
         Example:
 
@@ -109,7 +109,7 @@ class ColumnStream(StreamBase):
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """Columns in other types: of Arrow, or as in a DDL string. A value that does not fit is a `DataError`.
+        """Cast columns to Arrow types, or to types of a DDL string. A value that does not fit is a `DataError`.
 
         Example:
 

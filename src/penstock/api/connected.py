@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ConnectedStreams:
-    """Two streams that are about to meet in one function."""
+    """Two streams connected to one function."""
 
     def __init__(self, left: Stream, right: Stream) -> None:
         self.left = left

@@ -50,7 +50,7 @@ class FunctionStream(ColumnStream):
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """A batch for each batch, or with `format="rows"` a row for each row.
+        """Map each batch to a batch; with `format="rows"`, each row to a row.
 
         Example:
 
@@ -97,7 +97,7 @@ class FunctionStream(ColumnStream):
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """The records that an Arrow expression or a function chooses. Null means no.
+        """Keep the records for which an Arrow expression or a function is true. Null counts as false.
 
         A function returns a boolean for each record, an expression, or the filtered batch.
 
@@ -124,7 +124,9 @@ class FunctionStream(ColumnStream):
                 side_outputs=letters,
             )
         if limits != BatchLimits():
-            raise PipelineError("filter: batch_rows and batch_time are for functions, and not for an Arrow expression")
+            raise PipelineError(
+                "filter: batch_rows and batch_time apply to functions, not to an Arrow expression: leave them out"
+            )
         return self._node("filter", made, name, parallelism, side_outputs=letters)
 
     def flat_map(
@@ -140,7 +142,7 @@ class FunctionStream(ColumnStream):
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """Any number of batches for each batch, or with `format="rows"` of rows for each row: an iterable of them.
+        """Map each batch to any number of batches; with `format="rows"`, each row to any number of rows.
 
         The output of a generator leaves as it comes. A checkpoint waits for the generator of one row, or one batch.
 
@@ -183,7 +185,7 @@ class FunctionStream(ColumnStream):
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """As `map`, for functions that are slow: up to `concurrency` calls at a time in threads or processes.
+        """As `map`, for slow functions: up to `concurrency` calls at a time, in threads or processes.
 
         A checkpoint does not wait for them: the batches in hand are part of it, and run again after a failure. So
         the function may run more than once for a record; what comes out of it counts once. At most `batch_rows`

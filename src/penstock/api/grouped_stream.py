@@ -47,8 +47,8 @@ class GroupedStream(Stream):
             return super()._node(kind, made, name, parallelism, label, **traits)
         if parallelism not in (None, 1):
             raise PipelineError(
-                f"{kind}: key_by() without columns makes one group, which one subtask works on: leave parallelism out, "
-                f"or name columns in key_by"
+                f"{kind}: key_by() without columns makes one group, which one subtask processes: "
+                "leave parallelism out, or name columns in key_by"
             )
         stream = super()._node(kind, made, name, 1, label, **traits)
         (port,) = stream._without_group()._ports

@@ -55,7 +55,7 @@ def joined_streams(
     require_choice("join: how", how, "inner", "left", "right", "full")
     require_choice("join: late", late, "drop", "error", "stream")
     if not suffix:
-        raise PipelineError(f"join: suffix is {suffix!r}: it must be a text, such as '_right'")
+        raise PipelineError(f"join: suffix is {suffix!r}: it must be a string, such as '_right'")
     times = _times(left, right, on)
     bounds = _bounds(between, window, state_ttl, has_event_time=None not in times)
     _check_keys(left, right)
@@ -63,8 +63,9 @@ def joined_streams(
         _require_event_time(bounds, times)
     elif not bounds.has_clock:
         _log.warning(
-            "pipeline '%s': a regular join keeps every row of both sides without end. Set state_ttl=\"1 day\" to "
-            "forget rows after that time, or join with between=… or window=…",
+            "pipeline '%s': a regular join keeps every row of both sides, so its state grows without "
+            'bound. Set state_ttl="1 day" to expire rows after that time, or join with between=… or '
+            "window=…",
             left.pipeline.name,
         )
     schemas = _declared(left), _declared(right)
@@ -114,7 +115,9 @@ def _bounds(
         if value is not None
     ]
     if len(given) > 1:
-        raise PipelineError(f"join: {' and '.join(given)} are given, and each makes another kind of join: choose one")
+        raise PipelineError(
+            f"join: {' and '.join(given)} are given, but each selects a different kind of join: choose one"
+        )
     if between is not None:
         return _interval(between)
     if window is not None:
@@ -130,7 +133,8 @@ def _interval(between: object) -> IntervalBounds:
     lower_ms, upper_ms = (_signed_ms(value) for value in between)
     if lower_ms > upper_ms:
         raise PipelineError(
-            f"join: between is {between!r}, from {lower_ms} ms to {upper_ms} ms: no row is in there. Swap the two"
+            f"join: between is {between!r}, from {lower_ms} ms to {upper_ms} ms: the interval is "
+            "empty. Swap the two bounds"
         )
     return IntervalBounds(lower_ms, upper_ms)
 

@@ -49,7 +49,7 @@ from penstock.protocol.manifest.compatibility import AGGREGATES
 
 
 class KeyedStream(GroupedStream):
-    """A stream that is partitioned by key: what follows has the state of its keys at hand.
+    """A stream partitioned by key. Operators behind it have keyed state.
 
     Example:
 
@@ -111,8 +111,8 @@ class KeyedStream(GroupedStream):
         """
         if self._is_one_group:
             raise PipelineError(
-                "process needs the columns of a key: key_by() without columns is for aggregates and windows. Key by a "
-                "column that is the same in all records"
+                "process needs the columns of a key: key_by() without columns is for aggregates and "
+                "windows. Key by a column with the same value in all records"
             )
         mode = time_mode_of(time_mode, self._event_time is not None)
         call = ProcessCall(function, self.key, format, schema, at_end, mode, initial_state, on_error, side_outputs)
@@ -245,9 +245,9 @@ class KeyedStream(GroupedStream):
         for each in aggregates:
             if self._changelog is not None and each.function not in RETRACTABLE:
                 raise PipelineError(
-                    f"aggregate: {each.output} is {each.function} of a changelog: when a record is taken back, it "
-                    f"takes all others to know the next one. Use {', '.join(sorted(RETRACTABLE))}; or top(1, by=…) "
-                    f"of the records themselves"
+                    f"aggregate: {each.output} is {each.function} of a changelog: after a record is "
+                    "retracted, the next value is only known from all other records. Use "
+                    f"{', '.join(sorted(RETRACTABLE))}; or top(1, by=…) on the original records"
                 )
         return self._changelog is not None
 
@@ -345,7 +345,7 @@ class KeyedStream(GroupedStream):
             [1, 2]
         """
         if (rows is None) == (range is None):
-            raise PipelineError('over takes one of rows=, such as rows=10, and range=, such as range="10 min"')
+            raise PipelineError('over takes either rows=, such as rows=10, or range=, such as range="10 min"')
         self._require_appends("over", "a frame does not know which of its records is taken back; put it in front")
         require_choice("over: late", late, "drop", "error", "stream")
         column = on or self._event_time

@@ -34,16 +34,17 @@ def table_join(table: object, on: object, how: object, refresh_every: Duration |
     if not callable(table):
         if refresh_ms is not None:
             raise PipelineError(
-                "join_table: refresh_every needs a function that reads the table, and a table was given: pass a "
-                "function without arguments that returns it"
+                "join_table: refresh_every needs a function that reads the table, but a table was "
+                "given: pass a function without arguments that returns it"
             )
         read = as_table("join_table", table)
         require_table_columns("join_table", read, key)
         if read.nbytes > TABLE_BYTES_MAX:
             raise PipelineError(
-                f"join_table: the table has {read.nbytes >> 20} MiB, and travels to every worker: at most "
-                f"{TABLE_BYTES_MAX >> 20} MiB. Pass a function that reads it where the workers are, drop columns that "
-                f"are not needed, or read it as a source with event time and use key_by and join_as_of"
+                f"join_table: the table has {read.nbytes >> 20} MiB, and travels to every worker: at "
+                f"most {TABLE_BYTES_MAX >> 20} MiB. Pass a function that reads it on the workers, "
+                "drop columns that are not needed, or read it as a source with event time and use "
+                "key_by and join_as_of"
             )
         table = read
     return functools.partial(
@@ -64,7 +65,7 @@ def _columns_of(on: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _require_suffix(call: str, suffix: object) -> None:
     if not isinstance(suffix, str) or not suffix:
-        raise PipelineError(f'{call}: suffix is {suffix!r}: it must be a text, such as "_right"')
+        raise PipelineError(f'{call}: suffix is {suffix!r}: it must be a string, such as "_right"')
 
 
 def as_of_join(

@@ -20,7 +20,7 @@ class OutputsStream(FunctionStream):
     """Side outputs and changelogs."""
 
     def dead_letters(self) -> Stream:
-        """The records that the source or function of this stream could not take, as a stream.
+        """The stream of records that the source or function of this stream could not process.
 
         A source has it with `on_error="dead_letter"`, a function with `on_error="stream"`. Its columns are `operator`,
         `path`, `line` (or row, from 1), `offset` (in bytes), `raw` and `reason`. Of a function, `path` and `line` are
@@ -37,7 +37,7 @@ class OutputsStream(FunctionStream):
         return self._stream(side_ports(self.pipeline._nodes, self._ports, DEAD_LETTERS, cure))
 
     def side_output(self, output: str) -> Stream:
-        """A side output of the function of this stream, as a stream: `side_outputs={"name": schema}`.
+        """The stream of a side output of this stream's function: `side_outputs={"name": schema}`.
 
         Example:
 
@@ -57,7 +57,7 @@ class OutputsStream(FunctionStream):
         return self._stream(side_ports(self.pipeline._nodes, self._ports, output, cure))
 
     def late(self, side: Literal["left", "right"] | None = None) -> Stream:
-        """The records that came after their windows had been emitted, as a stream: `window(…, late="stream")`.
+        """The stream of records that arrived after their windows had been emitted: `window(…, late="stream")`.
 
         Of a join with `late="stream"`, `late("left")` and `late("right")` are the late records of its two sides.
 
@@ -91,8 +91,8 @@ class OutputsStream(FunctionStream):
         require_columns("to_upsert", key)
         if self._changelog != "retracting":
             raise PipelineError(
-                "to_upsert: the stream is no changelog with inserts and deletes: call it behind top, "
-                'aggregate(emit="changelog") or DeltaSource(changes=True)'
+                "to_upsert: the stream is not a changelog of inserts and deletes: call it behind "
+                'top, aggregate(emit="changelog") or DeltaSource(changes=True)'
             )
         stream = self._node("to_upsert", functools.partial(UpsertOperator, key), name, parallelism)
         return stream._as_changelog("upserting")

@@ -56,8 +56,8 @@ class OverStream:
         aggregates = aggregates_of(self.stream.key, outputs)
         if masks_of(outputs):
             raise PipelineError(
-                "over: an aggregate of a frame cannot be filtered: make a column with with_column in front that is "
-                "null in the records that do not count"
+                "over: an aggregate of a frame cannot be filtered: aggregate a column made by "
+                "with_column that is null in the records to leave out"
             )
         for each in aggregates:
             if each.function not in FRAME_FUNCTIONS:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class Stream(OutputsStream):
-    """Records on their way. Every method returns a new stream; a stream can be used any number of times.
+    """A stream of records. Every method returns a new stream; a stream may have any number of readers.
 
     `format` is that in which a function gets records, and returns them: `"arrow"` (a `RecordBatch`), `"pandas"`,
     `"polars"` (DataFrames), or `"rows"` (a dictionary for each). `schema` declares the output, as an Arrow schema or
@@ -88,7 +88,7 @@ class Stream(OutputsStream):
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """Say which column has the time of an event, and how late a record may come.
+        """Name the event-time column, and bound how late a record may arrive.
 
         Example:
 
@@ -180,7 +180,7 @@ class Stream(OutputsStream):
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """The first record of each value of `columns`; the others are left out, and counted.
+        """Keep the first record of each value of `columns`; drop and count the others.
 
         Example:
 
@@ -214,7 +214,7 @@ class Stream(OutputsStream):
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """Each record, and the rows of a table that have its key: see `docs/lookups.md`.
+        """Join each record with the rows of a table that have its key: see `docs/lookups.md`.
 
         Example:
 
@@ -232,7 +232,7 @@ class Stream(OutputsStream):
         return self._node("join_table", arguments, name, parallelism)
 
     def union(self, *others: Stream) -> Stream:
-        """The records of all these streams, which must have one schema. Nothing is known about their order.
+        """Merge streams of one schema. The order between them is undefined.
 
         Example:
 
@@ -245,14 +245,14 @@ class Stream(OutputsStream):
             self._require_own("union", other)
             if other._changelog != self._changelog:
                 raise PipelineError(
-                    "union: one of the streams is a changelog and another is not, or is one of another kind: bring "
-                    'them into one form first, for instance with drop("op")'
+                    "union: the streams are not all changelogs of the same kind: convert them first, "
+                    'for instance with drop("op")'
                 )
             ports += other._ports
         return Stream(self.pipeline, tuple(ports))
 
     def connect(self, other: Stream) -> ConnectedStreams:
-        """Two streams for one function: both keyed, or `other.broadcast()`, which then goes to every subtask.
+        """Connect two streams to one function: both keyed, or `other.broadcast()`, which goes to every subtask.
 
         Example:
 
@@ -265,7 +265,7 @@ class Stream(OutputsStream):
         return ConnectedStreams(self, other)
 
     def rebalance(self) -> Stream:
-        """Batches to all subtasks of the next operator in turn.
+        """Send batches to the subtasks of the next operator round-robin.
 
         Example:
 
@@ -275,7 +275,7 @@ class Stream(OutputsStream):
         return self._by(Partitioning.REBALANCE)
 
     def shuffle(self) -> Stream:
-        """Batches to subtasks of the next operator at random.
+        """Send batches to random subtasks of the next operator.
 
         Example:
 
@@ -285,7 +285,7 @@ class Stream(OutputsStream):
         return self._by(Partitioning.SHUFFLE)
 
     def broadcast(self) -> Stream:
-        """Every record to every subtask of the next operator. Such an input is always aligned.
+        """Send every record to every subtask of the next operator. Such an input is always aligned.
 
         Example:
 
@@ -295,7 +295,7 @@ class Stream(OutputsStream):
         return self._by(Partitioning.BROADCAST)
 
     def to_one(self) -> Stream:
-        """Everything to the first subtask of the next operator, which has no other unless it is told to.
+        """Send everything to the first subtask of the next operator, whose parallelism is 1 unless it is set.
 
         Example:
 
@@ -305,7 +305,7 @@ class Stream(OutputsStream):
         return self._by(Partitioning.GLOBAL)
 
     def forward(self) -> Stream:
-        """From each subtask to the one of the same number, at equal parallelism. Such an input is always aligned.
+        """Send records to the subtask of the same number; both operators need the same parallelism. Always aligned.
 
         Example:
 
@@ -315,7 +315,7 @@ class Stream(OutputsStream):
         return self._by(Partitioning.FORWARD)
 
     def rescale(self) -> Stream:
-        """From each subtask to a few of the next operator, without a connection from all to all.
+        """Send batches from each subtask to a few of the next operator, without a connection between every pair.
 
         Example:
 

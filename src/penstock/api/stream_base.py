@@ -59,7 +59,8 @@ class StreamBase:
         """Refuse an operator that cannot take back a record."""
         if self._changelog is not None:
             raise PipelineError(
-                f"{call}: its input is a changelog, whose column '{OP}' takes records back, and {call} cannot: {cure}"
+                f"{call}: its input is a changelog, whose column '{OP}' retracts records, which "
+                f"{call} does not support: {cure}"
             )
 
     def _by(self, partitioning: Partitioning) -> Stream:

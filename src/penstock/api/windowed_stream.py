@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class WindowedStream:
-    """A keyed stream cut into windows of event time: say what is to be known of each."""
+    """A keyed stream divided into event-time windows, to be aggregated."""
 
     def __init__(
         self, stream: GroupedStream, windows: WindowKind, on: str, late: Late, emission: Emission = ON_CLOSE
@@ -165,7 +165,7 @@ class WindowedStream:
         require_count("top: count", count)
         require_columns("top: by", (by,) if rank is None else (by, rank))
         if not isinstance(self.windows, FixedWindows):
-            raise PipelineError(f"top takes windows of a fixed size, and these are {self.windows}")
+            raise PipelineError(f"top needs windows of a fixed size, and these are {self.windows}")
         if self._emission != ON_CLOSE or self.windows.lateness_ms:
             raise PipelineError(
                 "window(…).top emits a window once, when it is complete: leave out emit= and allowed_lateness="
@@ -199,7 +199,7 @@ class WindowedStream:
 
 
 class CountWindowedStream:
-    """A keyed stream cut into windows of a fixed number of records: say what is to be known of each."""
+    """A keyed stream divided into windows of a fixed number of records, to be aggregated."""
 
     def __init__(self, stream: GroupedStream, windows: CountWindows, state_ttl: Duration | None = None) -> None:
         self.stream = stream

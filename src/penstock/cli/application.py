@@ -34,11 +34,11 @@ app = typer.Typer(
 app.command(short_help="Write a small project to start from.")(new)
 app.command(short_help="Run a pipeline, or resume it.", epilog=settings_help())(run)
 app.command(short_help="Print the plan of a pipeline.")(explain)
-app.command(short_help="Say whether a pipeline runs, and how to go on with it.")(status)
-app.command(short_help="Show the page of a pipeline that runs or has ended.")(ui)
+app.command(short_help="Show whether a pipeline is running, and how to resume it.")(status)
+app.command(short_help="Show the page of a running or ended pipeline.")(ui)
 app.command(short_help="Print the last warnings and errors of a pipeline.")(logs)
 app.command(short_help="Show the operators of a running pipeline, live.")(top)
-checkpoints.command("drop-split", short_help="Mark a file as read, in a new one.")(drop_split)
+checkpoints.command("drop-split", short_help="Mark a file as read, in a new checkpoint.")(drop_split)
 app.add_typer(checkpoints, name="checkpoints")
 app.command(short_help="Take a savepoint of a running pipeline.")(savepoint)
 app.command(short_help="Stop a running pipeline.")(stop)
@@ -58,7 +58,7 @@ def penstock(
             "--version",
             callback=_print_version,
             is_eager=True,
-            help="Print the version and leave. Example: penstock --version",
+            help="Print the version and exit. Example: penstock --version",
         ),
     ] = False,
 ) -> None:

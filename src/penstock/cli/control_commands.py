@@ -20,7 +20,7 @@ Directory = Annotated[
     ),
 ]
 Timeout = Annotated[
-    str, typer.Option("--timeout", metavar="DURATION", help="Wait no longer than this. Example: --timeout 5min")
+    str, typer.Option("--timeout", metavar="DURATION", help="Maximum time to wait. Example: --timeout 5min")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts. Example: --json")]
 
@@ -31,13 +31,14 @@ def savepoint(
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Copy it there as well, to start other pipelines from; the driver writes it. Example: --to /backup/v1",
+            help="Copy the savepoint there too, to start other pipelines from; the driver writes it. "
+            "Example: --to /backup/v1",
         ),
     ] = None,
     timeout: Timeout = "60s",
     as_json: Json = False,
 ) -> None:
-    """Take a savepoint of a running pipeline: complete in itself, and never removed by retention.
+    """Take a savepoint of a running pipeline: self-contained, and never removed by retention.
 
     Example: penstock savepoint /tmp/totals --to /backup/totals-before-upgrade
     """
@@ -60,11 +61,11 @@ def savepoint(
 
 def stop(
     directory: Directory,
-    drain: Annotated[bool, typer.Option("--drain", help="With a last savepoint. Example: --drain")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="Take a final savepoint first. Example: --drain")] = False,
     timeout: Timeout = "60s",
     as_json: Json = False,
 ) -> None:
-    """Stop a running pipeline: at once, or with --drain after a last savepoint. It can be resumed either way.
+    """Stop a running pipeline: at once, or with --drain after a final savepoint. It can be resumed either way.
 
     Example: penstock stop /tmp/totals --drain
     """

@@ -32,9 +32,9 @@ USAGE = 2
 
 _ADVICE: dict[type[Exception], str] = {
     FencedError: "Another driver runs this pipeline now, and this one has left it alone. Nothing is lost.",
-    JobFailed: "Mend the cause and run the same command again: it goes on from the last checkpoint.",
-    UserCodeError: "Mend the function and run the same command again: it goes on from the last checkpoint.",
-    DataError: "Mend the data or the schema and run the same command again: it goes on from the last checkpoint.",
+    JobFailed: "Fix the cause and run the same command again: it resumes from the last checkpoint.",
+    UserCodeError: "Fix the function and run the same command again: it resumes from the last checkpoint.",
+    DataError: "Fix the data or the schema and run the same command again: it resumes from the last checkpoint.",
     PipelineError: "Nothing was started.",
     RestoreError: "See what there is with `penstock checkpoints verify DIR`; start from another one with --restore.",
     ProtocolViolation: "This is a defect of Penstock: please report it with the text above.",

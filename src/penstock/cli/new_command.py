@@ -60,8 +60,8 @@ def module_of(name: str) -> str:
         )
     if module in sys.stdlib_module_names or _is_installed(module):
         raise typer.BadParameter(
-            f"there is a module {module!r} in this Python already, and it would be imported in place of the project's: "
-            f"choose another name",
+            f"a module {module!r} is installed in this Python already, and would be imported instead "
+            "of the project's: choose another name",
             param_hint=_HINT,
         )
     return module

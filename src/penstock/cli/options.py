@@ -66,7 +66,7 @@ def port_of(text: str, option: str) -> int | None:
     if text.lower() == "none":
         return None
     if not (text.isascii() and text.isdigit() and int(text) < 65_536):
-        raise typer.BadParameter(f"{text!r} is not a port from 0 to 65535, nor none", param_hint=option)
+        raise typer.BadParameter(f"{text!r} is neither a port from 0 to 65535 nor none", param_hint=option)
     return int(text)
 
 

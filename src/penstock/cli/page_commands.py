@@ -40,14 +40,16 @@ _INSTALL = "pip install 'penstock[ui]'"
 Port = Annotated[int, typer.Option("--port", metavar="N", help="Port, or the next free one. Example: --port 8080")]
 Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on. Example: --host 0.0.0.0")]
 Browse = Annotated[bool, typer.Option("--open", help="Open the page in a browser. Example: --open")]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Lines. Example: --limit 50")]
+Limit = Annotated[
+    int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Number of lines. Example: --limit 50")
+]
 Turns = Annotated[
-    int | None, typer.Option("--turns", metavar="N", min=1, help="Leave after this many updates. Example: --turns 1")
+    int | None, typer.Option("--turns", metavar="N", min=1, help="Exit after this many updates. Example: --turns 1")
 ]
 
 
 def ui(directory: Directory, port: Port = PORT_DEFAULT, host: Host = HOST_DEFAULT, browse: Browse = False) -> None:
-    """Show the page of a pipeline of another process, or of one that has ended. Ctrl-C leaves.
+    """Show the page of a pipeline of another process, or of one that has ended. Ctrl-C exits.
 
     If its driver has its own page on this host, print that address: it has the live figures.
 
@@ -98,7 +100,7 @@ def logs(directory: Directory, limit: Limit = 200, as_json: Json = False) -> Non
 
 
 def top(directory: Directory, turns: Turns = None) -> None:
-    """Show the operators of a running pipeline, live: rows per second, shares of time, queues, state. Ctrl-C leaves.
+    """Show the operators of a running pipeline, live: rows per second, shares of time, queues, state. Ctrl-C exits.
 
     Example: penstock top /tmp/totals
     """

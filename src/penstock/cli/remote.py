@@ -34,9 +34,9 @@ def connect(remote: str, conf: Mapping[str, str], file: str | None, *, verbose: 
     except (Exception, SystemExit) as error:
         relay.release(show_held=True)
         raise PenstockError(
-            f"there is no session with the Spark Connect server at {remote}: {error}\n"
-            f"It takes pyspark[connect] here (grpcio, protobuf and others), and a server of Spark 4.3 that can be "
-            f"reached: sc://host:15002."
+            f"cannot open a session on the Spark Connect server at {remote}: {error}\nThis machine "
+            "needs pyspark[connect] (grpcio, protobuf and others), and the server must run Spark 4.3 "
+            "and be reachable at an address such as sc://host:15002."
         ) from error
     relay.release(show_held=verbose)
     return session

@@ -31,19 +31,19 @@ _TARGET = (
     "arguments that returns one. Example: examples/running_totals.py:pipeline"
 )
 _CHECKPOINTS = (
-    "Directory or URL of the checkpoints; the pipeline goes on from what it holds. Without it, checkpoints/ and the "
-    "name of the pipeline. Example: --checkpoints s3://bucket/totals"
+    "Directory or URL of the checkpoints; the pipeline resumes from its newest checkpoint. Without "
+    "it, checkpoints/ and the name of the pipeline. Example: --checkpoints s3://bucket/totals"
 )
 _PARALLELISM = "Parallelism of operators that set none; without it, the slots of the session. Example: --parallelism 4"
 _WORKERS = "Number of Spark tasks; without it, the largest parallelism. Example: --workers 2"
 _MASTER = "Spark master. Example: --master 'local[2]'"
-_CONF = "A property of Spark; may be repeated. Example: --conf spark.driver.memory=2g"
+_CONF = "A Spark property; may be repeated. Example: --conf spark.driver.memory=2g"
 _RESTORE = "Checkpoint to start from: an id in the directory, or the path of a savepoint. Example: --restore 17"
 _SET = (
     "A setting of the pipeline, see below; may be repeated. Durations in seconds, or as 500ms or '10 min'; sizes in "
     "bytes, or as 256MiB. Example: --set checkpoint_interval=1s"
 )
-_FOR = "Stop when the workers have been up for this long, as Ctrl-C does. Example: --for 60s"
+_FOR = "Stop after the workers have run for this long, as Ctrl-C does. Example: --for 60s"
 _DRAIN = "Whether Ctrl-C, SIGTERM and --for stop with a savepoint, or at once. Example: --no-drain-on-interrupt"
 _REMOTE = (
     "Spark Connect server to run on, in place of --master; needs pyspark[connect]. "
@@ -51,7 +51,7 @@ _REMOTE = (
 )
 _UI_PORT = "Port of the page, or the next free one; none for no page. Example: --ui-port 8080"
 _QUIET = "No progress: only the address of the page, errors, output of sinks, and the last line. Example: --quiet"
-_VERBOSE = "Warnings of Spark, and tracebacks. Example: --verbose"
+_VERBOSE = "Show Spark's warnings, and tracebacks. Example: --verbose"
 
 
 def run(

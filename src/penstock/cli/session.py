@@ -70,9 +70,10 @@ def make_session(
         said = relay.tail(_SAID_MAX)
         relay.release(show_held=verbose)
         raise PenstockError(
-            f"Spark could not be started with master {properties['spark.master']}. Penstock needs Java 17 or newer "
-            f"(JAVA_HOME is {os.environ.get('JAVA_HOME', 'not set')}), and a master that can be reached. --verbose "
-            f"shows all that Spark has to say; it ended with: {error}\n{said}"
+            f"Spark could not be started with master {properties['spark.master']}. Penstock needs "
+            f"Java 17 or newer (JAVA_HOME is {os.environ.get('JAVA_HOME', 'not set')}), and a master "
+            "that can be reached. --verbose shows all output of Spark, which ended with: "
+            f"{error}\n{said}"
         ) from error
     if not verbose:
         _quieten(session)

@@ -62,7 +62,7 @@ class DirectoryStatus:
 
 
 def status(directory: Directory, as_json: Json = False) -> None:
-    """Say whether a pipeline runs and where, what its newest checkpoint is, and how to go on with it.
+    """Show whether and where a pipeline runs, what its newest checkpoint is, and how to resume it.
 
     Example: penstock status /tmp/totals
     """

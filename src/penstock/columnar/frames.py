@@ -48,7 +48,7 @@ def over_frames(function: str, column: pa.Array | None, first: Bounds, end: Boun
         case "last":
             return _taken(column, len(column) - 1 - _next_valid(is_null[::-1])[len(column) - end], counts == 0)
         case _:
-            raise DataError(f"over: there is no function {function!r}; functions are {', '.join(FRAME_FUNCTIONS)}")
+            raise DataError(f"over: unknown function {function!r}; the functions are {', '.join(FRAME_FUNCTIONS)}")
 
 
 def _counts(is_valid: npt.NDArray[np.bool_], first: Bounds, end: Bounds) -> npt.NDArray[np.int64]:
@@ -92,7 +92,7 @@ def _float_sums(values: npt.NDArray[Any], first: Bounds, end: Bounds) -> npt.NDA
 def _numbers(column: pa.Array, is_null: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
     """The values, and zero for null."""
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise DataError(f"a sum or mean is made of numbers, not of {column.type}: cast the column in front")
+        raise DataError(f"sum and mean need numbers, not {column.type}: cast the column in front")
     values = fixed_width_values(column, FIXED_WIDTH[column.type.id])
     return np.where(is_null, values.dtype.type(0), values)
 

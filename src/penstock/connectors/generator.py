@@ -55,11 +55,12 @@ class GeneratorSource(Source):
         block_rows: int | None = None,
     ) -> None:
         if block_rows is not None and block_rows < 1:
-            raise PipelineError(f"GeneratorSource: block_rows is {block_rows}, and a block has at least one row")
+            raise PipelineError(f"GeneratorSource: block_rows is {block_rows}: it must be at least 1")
         if splits < 1 or (rows is not None and rows < 0) or (rows_per_second is not None and rows_per_second <= 0):
             raise PipelineError(
-                f"GeneratorSource: rows is {rows}, splits {splits}, rows_per_second {rows_per_second}: "
-                f"none may be negative, and there is at least one split"
+                f"GeneratorSource: rows is {rows}, splits {splits}, rows_per_second "
+                f"{rows_per_second}: rows and rows_per_second must not be negative, and splits must "
+                "be at least 1"
             )
         self.make = _Columns(make) if isinstance(make, pa.Schema) else make
         self.rows = rows
@@ -78,8 +79,8 @@ class GeneratorSource(Source):
         number, _, count = split.partition("/")
         if int(count) != self.split_count:
             raise IncompatibleCheckpoint(
-                f"the checkpoint has a generator of {count} splits, and the pipeline has one of {self.split_count}: "
-                f"set splits={count} again"
+                f"the checkpoint was taken with splits={count}, and the pipeline has "
+                f"splits={self.split_count}: set splits={count} again"
             )
         return _GeneratorReader(self, int(number), offset)
 
@@ -192,7 +193,7 @@ class _GeneratorReader(SplitReader):
         batch = self._source.make(start, count)
         if not isinstance(batch, pa.RecordBatch) or batch.num_rows != count:
             found = f"{batch.num_rows} rows" if isinstance(batch, pa.RecordBatch) else repr(batch)
-            raise DataError(f"the function of a GeneratorSource was asked for a batch of {count} rows, not {found}")
+            raise DataError(f"the function of a GeneratorSource must return a batch of {count} rows, not {found}")
         self._position += count
         self._allowed -= count
         return batch

@@ -131,7 +131,7 @@ class ListSource(Source):
                     flush(split)
                     self._items[split].append(item)
             else:
-                raise PipelineError(f"ListSource takes batches, rows as dictionaries and marks, not {item!r}")
+                raise PipelineError(f"ListSource takes batches, rows as dictionaries, and marks, not {item!r}")
         for split in range(splits):
             flush(split)
 

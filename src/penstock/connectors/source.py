@@ -74,11 +74,11 @@ class Portion:
     side: Mapping[str, pa.RecordBatch] = field(default_factory=dict)
     """Records of side outputs, by the name of the output: see `Source.side_outputs`."""
     rows_skipped: int = 0
-    """Records that were left out because they could not be read."""
+    """Records skipped because they could not be read."""
     files_skipped: int = 0
     """Files that were left out, from where they could not be read."""
     example: str = ""
-    """The first of what was left out: where it lies, and the reason."""
+    """The first skipped record or file: its place, and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,17 +183,17 @@ class SplitReader(ABC):
 
     @abstractmethod
     def offset(self) -> bytes:
-        """JSON from which `Source.open` goes on right behind the last record returned."""
+        """The position right behind the last record returned, as JSON for `Source.open`."""
 
     def watermark(self) -> int | None:
-        """No later record of this split is older than this (event time, ms); None if unknown.
+        """Lower bound on the event time (ms) of all later records of this split; None if unknown.
 
         Asked for only if the pipeline takes event time from no column of the records.
         """
         return None
 
     def backlog(self) -> Backlog | None:
-        """The input that is left in this split, for metrics; None if nothing is known of it.
+        """The unread input of this split, for metrics; None if unknown.
 
         Called on the mailbox thread about once a second, for each split: return a number that is at hand.
         """
@@ -210,7 +210,7 @@ class SplitReader(ABC):
     """False while it would be a waste to read another split first, because much would have to be read again."""
 
     def pause(self) -> None:
-        """Other splits are read for a while: let go of files and buffers. `read` may be called again at any time."""
+        """Other splits have their turn: release files and buffers. `read` may be called again at any time."""
 
     def on_checkpoint_complete(self, offset: bytes) -> None:
         """A checkpoint that holds `offset`, once returned by this reader, is durable: nobody needs what is before it.
@@ -265,7 +265,7 @@ class Source(ABC):
     """
 
     splits_may_appear: bool = False
-    """Whether `splits` is to be asked again and again while the pipeline runs."""
+    """Whether `splits` is called again periodically while the pipeline runs."""
 
     is_endless: bool = False
     """Whether its input never ends, so that operators that wait for the end are refused behind it."""

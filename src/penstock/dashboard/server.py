@@ -88,7 +88,7 @@ class Server:
         try:
             self._server.run(sockets=[self._socket])
         except Exception as error:
-            _log.warning("the page at %s has ended: %r. The pipeline goes on without it", self.address, error)
+            _log.warning("the page at %s has failed: %r. The pipeline continues without it", self.address, error)
         finally:
             self._socket.close()
 
@@ -102,7 +102,7 @@ class Server:
             except Exception as error:
                 if not has_failed:
                     has_failed = True
-                    _log.warning("the history of figures could not be updated: %r", error)
+                    _log.warning("the page's history of metrics could not be updated: %r", error)
 
     def wait(self) -> None:
         """Wait until it is closed."""
@@ -175,7 +175,7 @@ def open_page(
         sight = LiveSight(watched)
         server = Server(sight, Guard(token, allowed_hosts), host=host, port=port, names=names).start()
     except Exception as error:
-        _log.warning("pipeline %s has no page: %s. It goes on without one", job.name, error)
+        _log.warning("pipeline %s has no page: %s. It continues without one", job.name, error)
         return None
 
     def close() -> None:

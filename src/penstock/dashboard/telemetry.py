@@ -160,8 +160,8 @@ class Exporting:
         elif not self._has_failed:
             self._has_failed = True
             _log.warning(
-                "pipeline %s: its metrics cannot be exported to %s: %s. It is tried again every %g s, without another "
-                "warning; the pipeline goes on",
+                "pipeline %s: its metrics cannot be exported to %s: %s. The export is tried again "
+                "every %g s, without another warning; the pipeline continues",
                 self._pipeline,
                 self._exporter._endpoint,
                 reason,

@@ -273,8 +273,8 @@ def give_order(
     """
     if not is_driven(store):
         raise PenstockError(
-            f"no pipeline is running on {place}: start it with `penstock run … --checkpoints {place}`, or look whether "
-            f"this is its directory (`penstock checkpoints list {place}`)"
+            f"no pipeline is running on {place}: start it with `penstock run … --checkpoints "
+            f"{place}`, or check that this is its directory (`penstock checkpoints list {place}`)"
         )
     name = paths.control_id()
     order = Order(command, time.time_ns() // 1_000_000, arguments or {})
@@ -304,14 +304,14 @@ def _await_answer(
             answer = _decoded(store.read(path))
             if answer is None:
                 raise PenstockError(
-                    f"the answer of the pipeline on {place} cannot be read: is its version another one?"
+                    f"the answer of the pipeline on {place} cannot be read: it may run another version of Penstock"
                 )
             return answer
         now = monotonic()
         if is_driven(store):
             driven_at = now
         elif now - driven_at > _LAST_WORD_S:
-            raise PenstockError(f"the pipeline on {place} ended before it answered: look at its output for the reason")
+            raise PenstockError(f"the pipeline on {place} ended before it answered: its output has the reason")
         if now - started_at > timeout_s:
             raise PenstockError(_silence(store, place, name, timeout_s))
         sleep(0.2)

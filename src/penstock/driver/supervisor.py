@@ -311,7 +311,7 @@ class Supervisor:
             names = ", ".join(str(worker) for worker in missing)
             cure = "Spark has started its task; its process is slow to come up, or cannot reach the driver"
             return PenstockError(f"worker {names} has not come up within {seconds}: {cure}")
-        return PenstockError(f"no sign of life from worker {names}: it hangs, or its host is gone")
+        return PenstockError(f"no sign of life from worker {names}: it hangs, or its host cannot be reached")
 
     def _warn_of_hanging_sinks(self) -> None:
         for sink in self._committers.hanging(self._settings.worker_silence_ms):

@@ -200,11 +200,13 @@ def _check_directories(graph: Graph) -> None:
 def _check_side_outputs(graph: Graph, node: Node) -> None:
     read = {edge.output for edge in graph.all_out_of(node.name)} - {MAIN_OUTPUT}
     for output in sorted(read - set(node.side_outputs)):
-        raise PipelineError(f"'{node.name}' has no output '{output}', and a stream reads it")
+        raise PipelineError(
+            f"'{node.name}' has no output '{output}', but a stream reads it: declare the output, or correct its name"
+        )
     for output in node.side_outputs:
         if output not in read:
             raise PipelineError(
-                f"nobody reads the output '{output}' of '{node.name}', so its records would be lost: "
+                f"the output '{output}' of '{node.name}' is not read, so its records would be lost: "
                 f"give them a sink, for instance with .{reading(output)}.sink(…)"
             )
 
@@ -238,8 +240,9 @@ def _check_ends(graph: Graph) -> None:
         endless = _endless_source(graph, node.name) if node.needs_end else None
         if endless is not None:
             raise PipelineError(
-                f"'{node.name}' emits at the end of its input, and source '{endless}' never ends: leave out "
-                f'emit="final" to get every update, put a window in front of it, or bound the source'
+                f"'{node.name}' emits at the end of its input, but source '{endless}' never ends: "
+                'leave out emit="final" to get every update, put a window in front of it, or bound '
+                "the source"
             )
 
 

@@ -190,9 +190,9 @@ class _Naming:
         places = " and ".join(self._graph.node(name).place or f"'{name}'" for name in group)
         held = "positions are" if node.source is not None else "output is" if node.sink is not None else "state is"
         return PipelineError(
-            f"{len(group)} unnamed operators are the same {node.kind} on the same input ({places}): {held} found by "
-            f'name in a checkpoint, and nothing tells them apart. Give them names with name="…"; the one that a '
-            f"checkpoint knows already may stay without"
+            f"{len(group)} unnamed operators are the same {node.kind} on the same input ({places}): "
+            f'{held} found by name in a checkpoint, so each needs a distinct name. Set name="…"; one '
+            "that existing checkpoints contain may keep its derived name"
         )
 
     # --- kinds of operators ---

@@ -85,13 +85,15 @@ class MetricGroup:
         name = definition.name
         if not _NAME.fullmatch(name):
             raise OptionError(
-                f"{self._where}: metric {name!r}: a name has small letters, digits and '_', and begins with a letter"
+                f"{self._where}: metric {name!r}: a name consists of lower-case letters, digits and "
+                "'_', and begins with a letter"
             )
         known = self._metrics.definition(name)
         if known is not None and known != definition:
             raise OptionError(
-                f"{self._where}: metric '{name}' is defined otherwise already, as a {known.kind.value} with unit "
-                f"'{known.unit}' and help '{known.help}': choose another name, or define both alike"
+                f"{self._where}: metric '{name}' is already defined differently, as a "
+                f"{known.kind.value} with unit '{known.unit}' and help '{known.help}': choose another "
+                "name, or define both identically"
             )
         return definition
 

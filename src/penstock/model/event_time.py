@@ -32,8 +32,8 @@ def timestamp_ms(at: SupportsIndex | datetime) -> int:
         return operator.index(at)
     if at.tzinfo is None:
         raise DataError(
-            f"the time {at} has no time zone, so it is another time on another host: pass a datetime with one, such as "
-            f"datetime.now(UTC), or milliseconds since 1970"
+            f"the time {at} has no time zone, so it is a different instant on each host: pass a "
+            "datetime with one, such as datetime.now(UTC), or milliseconds since 1970"
         )
     return (at - _EPOCH) // timedelta(milliseconds=1)
 
@@ -87,8 +87,8 @@ def event_times(batch: pa.RecordBatch, column: str) -> npt.NDArray[np.int64]:
     array = batch.column(column)
     if array.null_count:
         raise DataError(
-            f"the event time '{column}' is null in {array.null_count} of {batch.num_rows} rows: filter them out "
-            f"before, or give them a time with with_column"
+            f"the event time '{column}' is null in {array.null_count} of {batch.num_rows} rows: "
+            "filter them out first, or give them a time with with_column"
         )
     times: npt.NDArray[np.int64] = array.view(pa.int64()).to_numpy()
     return times

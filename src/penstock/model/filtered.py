@@ -31,7 +31,7 @@ class Masked:
 
 
 def filtered(*what: object, where: pc.Expression) -> Filtered:
-    """An aggregate of the records for which an Arrow expression holds, such as SQL's `FILTER (WHERE …)`.
+    """An aggregate of the records for which an Arrow expression is true, as SQL's `FILTER (WHERE …)`.
 
     Pass it where an aggregate is passed: `aggregate(cheap=filtered("count", where=pc.field("price") < 10))`, with the
     function and its columns first. A record for which the condition is null does not count.

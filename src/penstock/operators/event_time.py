@@ -93,7 +93,9 @@ class EventTimeOperator(NamedOperator):
             return batch
         kind, position = event_time_type(batch.schema, self.column), batch.schema.get_field_index(self.column)
         if not pa.types.is_int64(kind):
-            raise DataError(f"the event time '{self.column}' is of type {kind}, which has a unit: leave out unit=")
+            raise DataError(
+                f"the event time '{self.column}' is of type {kind}, which has a unit already: leave out unit="
+            )
         return batch.set_column(position, self.column, batch.column(position).view(pa.timestamp(self.unit, "UTC")))
 
     def _check_unit(self, kind: pa.DataType, times: npt.NDArray[np.int64]) -> None:
@@ -105,8 +107,9 @@ class EventTimeOperator(NamedOperator):
             first, last = (second * TICKS_PER_S[unit] for second in _PLAUSIBLE_S)
             if first <= int(times.min()) and int(times.max()) < last:
                 _log.warning(
-                    "operator '%s': the numbers in the event time '%s', such as %d, are taken for milliseconds, and "
-                    'look like %s: use with_watermark("%s", "…", unit="%s") if they are',
+                    "operator '%s': the numbers in the event time '%s', such as %d, are read as "
+                    'milliseconds, but look like %s: if they are, use with_watermark("%s", "…", '
+                    'unit="%s")',
                     self.context.operator,
                     self.column,
                     int(times[0]),

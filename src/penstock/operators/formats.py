@@ -75,7 +75,7 @@ class Format(ABC):
         raise self._unexpected(returned)
 
     def _unexpected(self, output: object) -> DataError:
-        return DataError(f"{self.guard.where}: expected {self.expected}, and the function returned {_brief(output)}")
+        return DataError(f"{self.guard.where}: expected {self.expected}, but the function returned {_brief(output)}")
 
     expected: str
 
@@ -342,7 +342,7 @@ class RowsFormat(Format):
         for number, row in enumerate(rows):
             if not known.issuperset(row):
                 odd = ", ".join(sorted(map(str, set(row) - known)))
-                raise DataError(f"{self.guard.where}: a row has the fields {odd}, and the schema has not: {schema}")
+                raise DataError(f"{self.guard.where}: a row has the fields {odd}, which the schema lacks: {schema}")
             if self.guard.is_declared and len(row) < len(known):
                 missing = ", ".join(f"'{name}'" for name in schema.names if name not in row)
                 raise DataError(

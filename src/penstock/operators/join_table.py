@@ -163,15 +163,17 @@ class JoinTableOperator(NamedOperator):
         assert self._table is not None
         schema = self._table.rows.schema
         if isinstance(read, LookupTable) and read.rows.schema != schema:
-            read = DataError(f"the columns were {', '.join(schema.names)} with the types {schema.types}, and changed")
+            read = DataError(
+                f"the columns were {', '.join(schema.names)} with the types {schema.types}, and have changed"
+            )
         if isinstance(read, LookupTable):
             self._table = read
             self._refreshed.add(1)
         else:
             self._failed.add(1)
             _log.warning(
-                "operator '%s', subtask %d: the table could not be read again, so the one before stays in use; the "
-                "next read is in %d s: %s: %s",
+                "operator '%s', subtask %d: the table could not be refreshed, so the previous one "
+                "stays in use; the next attempt is in %d s: %s: %s",
                 self.context.operator,
                 self.context.subtask,
                 (self.refresh_ms or 0) // 1000,

@@ -44,8 +44,8 @@ def check_travels(operator: str, value: object) -> None:
     cannot = f"operator '{operator}' cannot be sent to the workers: {way or 'it'}"
     if steps and _is_of_the_driver(steps[-1][1]):
         raise PipelineError(
-            f"{cannot} exists only in the driver. Read a DataFrame as a stream with DataFrameSource, join it with "
-            f"join_table, or collect() it before and use the rows"
+            f"{cannot} exists only in the driver. Read a DataFrame as a stream with DataFrameSource, "
+            "join it with join_table, or collect() it first and use the rows"
         ) from error
     raise PipelineError(
         f"{cannot} cannot be pickled ({type(error).__name__}: {error}). Create it where it is used: in the function, "

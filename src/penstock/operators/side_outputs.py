@@ -85,8 +85,9 @@ class SideOutputs:
         if name not in self._schemas:
             known = ", ".join(map(repr, self._schemas)) or "none"
             raise DataError(
-                f"operator '{self._context.operator}': there is no side output {name!r}; declared are: {known}. "
-                f'Declare it with its schema: side_outputs={{{name!r}: "…"}}'
+                f"operator '{self._context.operator}': side output {name!r} is not declared; the "
+                f"declared ones are: {known}. Declare it with its schema: side_outputs={{{name!r}: "
+                '"…"}'
             )
         format = self._format(name, records)
         return format.batch(format.outputs(records))

@@ -213,14 +213,23 @@ class Job:
         words.start()
         words.join(_LAST_WORDS_S)
         if words.is_alive():
-            _log.warning("pipeline %s: its store does not answer, and still has the owner's note", self.name)
+            _log.warning(
+                "pipeline %s: the store does not answer, so owner.json could not be "
+                "released: a driver on another host can start a few seconds later",
+                self.name,
+            )
 
     def _release_and_answer(self) -> None:
         try:
             self._lease.release()
         except PenstockError as error:
-            # The note goes stale by itself: no reason to call a pipeline failed that has come to its end.
-            _log.warning("pipeline %s: the owner's note could not be removed: %s", self.name, error)
+            # The note goes stale anyway: not a reason to fail a pipeline that has ended.
+            _log.warning(
+                "pipeline %s: owner.json could not be released: a driver on another host "
+                "can start a few seconds later: %s",
+                self.name,
+                error,
+            )
         self._control.close(self._failure)
 
     # --- the page ---
@@ -298,7 +307,7 @@ class Job:
         return self._request(RequestKind.CHECKPOINT, timeout)
 
     def savepoint(self, path: str | None = None, timeout: Duration | None = None) -> CheckpointId:
-        """Take a savepoint: aligned, complete in itself, and never removed by retention.
+        """Take a savepoint: aligned, self-contained, and never removed by retention.
 
         With a `path` it is copied there as well, to start other pipelines from.
         """
@@ -351,7 +360,7 @@ class Job:
         return None
 
     def checkpoints(self) -> tuple[CheckpointRecord, ...]:
-        """The last checkpoints, completed, declined or in progress, with their figures; newest last.
+        """The last checkpoints, completed, declined or in progress, with their durations and sizes; newest last.
 
         Times are in milliseconds since 1970. The detail of one in progress says what it waits for.
         """
@@ -400,9 +409,9 @@ class Job:
         return self._supervisor.observations.recent
 
     def add_listener(self, listener: JobListener) -> None:
-        """Call `listener` for the events from now on, on a thread that it has for itself.
+        """Call `listener` for all events from now on, on a separate thread.
 
-        To hear of the start too, pass it to `Pipeline.start(…, listeners=[…])`.
+        To receive the start too, pass it to `Pipeline.start(…, listeners=[…])`.
         """
         if not isinstance(listener, JobListener):
             raise OptionError(f"add_listener needs a penstock.JobListener, not {listener!r}")
@@ -436,7 +445,7 @@ class Job:
             except FutureTimeout:
                 waited += 0.1
                 if waited >= _SLOW_S and reminders.is_due(what, round(1000 * waited)):
-                    _log.warning("pipeline %s: %s takes long: %s", self.name, what, self._waits_for())
+                    _log.warning("pipeline %s: %s is taking long: %s", self.name, what, self._waits_for())
                 if self._ended.is_set() and not answer.done():
                     self._raise_failure()
                     raise JobFailed(f"pipeline '{self.name}' has ended ({self._supervisor.phase.value})") from None

@@ -64,8 +64,8 @@ def _address_towards(host: str) -> str:
             return str(way.getsockname()[0])
     except OSError as error:
         raise OptionError(
-            f"the workers of the Spark Connect server at {host} must reach this process, and no network of this host "
-            f"leads there: {error}"
+            f"the workers of the Spark Connect server at {host} must be able to reach this process, "
+            f"but this host has no route there: {error}"
         ) from error
 
 

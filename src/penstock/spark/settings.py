@@ -212,7 +212,7 @@ class Settings:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-                raise OptionError(f"there is no setting {name!r}: {hint}")
+                raise OptionError(f"unknown setting {name!r}: {hint}")
         return cls(**options)
 
     def supervisor(self) -> SupervisorSettings:

@@ -103,7 +103,7 @@ class Inside:
     def profile(self, worker: WorkerId, seconds: float) -> Future[ProfiledFrame]:
         coordinator = self.supervisor.coordinator
         if coordinator is None or worker not in self.worker_group.processes:
-            raise PenstockError(f"there is no worker {worker} at the moment: look at the list of workers")
+            raise PenstockError(f"worker {worker} is not running")
         return self.supervisor.observations.profiles.ask(
             worker,
             seconds,

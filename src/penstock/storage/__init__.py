@@ -39,7 +39,9 @@ def open_store(
             f"the checkpoint directory is {url!r}: it must be a path or a URL, such as '/data/checkpoints'"
         )
     if isinstance(url, str) and "::" in text.partition("://")[0] and "://" in text:
-        raise OptionError(f"{text!r} is a chain of file systems. A cache may not stand before a store: name it alone.")
+        raise OptionError(
+            f"{text!r} is a chain of file systems. A checkpoint store must not be behind a cache: name it alone."
+        )
     scheme = _SCHEME.match(text) if isinstance(url, str) else None
     if scheme is None:
         return _open_local(os.path.expanduser(text) if isinstance(url, str) else text, check)

@@ -41,7 +41,7 @@ def read_manifest(store: Store, checkpoint: CheckpointId) -> Manifest:
     """The manifest of a checkpoint; `RestoreError` if no checkpoint has this id."""
     if not _exists(store, paths.manifest(checkpoint)):
         known = ", ".join(str(id) for id in Directory(store).ids(paths.PathKind.MANIFEST)) or "none"
-        raise RestoreError(f"there is no checkpoint {checkpoint}: there are {known}")
+        raise RestoreError(f"checkpoint {checkpoint} does not exist; the existing ones are {known}")
     return decode_manifest(store.read(paths.manifest(checkpoint)))
 
 
@@ -89,18 +89,18 @@ def _require_free(store: Store, manifest: Manifest, to: Store, found: Manifest |
         raise _occupied(store, manifest, to, found)
     if Directory(to).ids(paths.PathKind.RESERVED):
         raise StorageError(
-            f"checkpoint {manifest.checkpoint} of {store!r} is not copied to {to!r}: that is the checkpoint directory "
-            f"of a pipeline, which gives out this id itself. Copy to a directory without checkpoints; the original is "
-            f"complete and stays where it is."
+            f"checkpoint {manifest.checkpoint} of {store!r} cannot be copied to {to!r}: that is the "
+            "checkpoint directory of a pipeline, which assigns this id itself. Copy to a directory "
+            "without checkpoints; the original is complete and stays where it is."
         )
 
 
 def _occupied(store: Store, manifest: Manifest, to: Store, found: Manifest | Tombstone | None) -> StorageError:
     there = f"checkpoint {manifest.checkpoint} of pipeline '{found.shape.name}'" if isinstance(found, Manifest) else ""
     return StorageError(
-        f"checkpoint {manifest.checkpoint} of pipeline '{manifest.shape.name}' in {store!r} is not copied to {to!r}: "
-        f"{there or 'a tombstone of that id'} lies there, and is another one. Copy to another directory, or delete "
-        f"the one there first. The original is complete and stays where it is."
+        f"checkpoint {manifest.checkpoint} of pipeline '{manifest.shape.name}' in {store!r} cannot be "
+        f"copied to {to!r}, which already has {there or 'a tombstone'} under that id. Copy to another "
+        "directory, or delete the one there first. The original is complete and stays where it is."
     )
 
 
@@ -167,7 +167,7 @@ def check_restore(store: Store, restore: str | int) -> None:
 
 
 def _raced() -> RestoreError:
-    return RestoreError("somebody else is starting on this checkpoint directory: try again")
+    return RestoreError("another driver is starting on this checkpoint directory: try again when it runs, or has ended")
 
 
 def _locate(store: Store, restore: str | int, storage_options: dict[str, object] | None) -> tuple[Store, CheckpointId]:
@@ -179,7 +179,7 @@ def _locate(store: Store, restore: str | int, storage_options: dict[str, object]
         raise RestoreError(f"restore={restore!r} is neither the id of a checkpoint nor a savepoint: {error}") from error
     checkpoint = newest_completed(source)
     if checkpoint is None:
-        raise RestoreError(f"there is no checkpoint or savepoint at {restore}: name its directory, or an id")
+        raise RestoreError(f"no checkpoint or savepoint found at {restore}: name its directory, or an id")
     return source, checkpoint
 
 

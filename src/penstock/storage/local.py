@@ -332,7 +332,7 @@ def _make_root(root: Path) -> None:
     if root.is_dir():
         return
     if root.is_symlink():
-        raise StorageError(f"{str(root)!r} is a symbolic link to nothing. Is the disk that it leads to mounted?")
+        raise StorageError(f"{str(root)!r} is a dangling symbolic link. Is the disk that it leads to mounted?")
     _make_root(root.parent)
     with contextlib.suppress(FileExistsError):
         root.mkdir()

@@ -59,8 +59,8 @@ class LatencyMarkers:
         if took_ms < -_CLOCKS_APART_MS and not self._has_warned:
             self._has_warned = True
             _log.warning(
-                "latency from source '%s' cannot be measured: by the clock of this worker its marker comes %d ms "
-                "before it was emitted. Synchronise the clocks of the hosts (NTP)",
+                "latency from source '%s' cannot be measured: by the clock of this worker its marker "
+                "arrived %d ms before it was emitted. Synchronise the clocks of the hosts (NTP)",
                 source,
                 -took_ms,
             )

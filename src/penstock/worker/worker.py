@@ -174,7 +174,7 @@ class Worker:
         silent_ms = self._beat_at_ms - self._heard_at_ms
         if silent_ms > services.settings.driver_silence_ms:
             # Nobody would commit what we do, and somebody else may have taken over (I6).
-            raise DriverSilent(f"the driver was not heard of for {silent_ms} ms: it is gone, or cannot be reached")
+            raise DriverSilent(f"no message from the driver for {silent_ms} ms: it has ended, or cannot be reached")
         self._beat_due_ms = self._beat_at_ms + services.settings.heartbeat_ms
         services.timers.after(services.settings.heartbeat_ms, self._beat)
 

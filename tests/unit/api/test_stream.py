@@ -78,15 +78,15 @@ def test_former_names_count_by_kind() -> None:
 
 
 def test_a_name_is_used_once() -> None:
-    with pytest.raises(PipelineError, match="operator 'twice' already: give each its own name"):
+    with pytest.raises(PipelineError, match="operator is named 'twice' already: give each operator a unique name"):
         described(lambda stream: stream.map(same, name="twice").map(same, name="twice"))
 
 
 @pytest.mark.parametrize("name", ["", "  ", 7])
 def test_a_name_is_a_text(name: Any) -> None:
-    with pytest.raises(PipelineError, match="must be a text"):
+    with pytest.raises(PipelineError, match="must be a string"):
         described(lambda stream: stream.map(same, name=name))
-    with pytest.raises(PipelineError, match="must be a text"):
+    with pytest.raises(PipelineError, match="must be a string"):
         Pipeline(name)
 
 
@@ -182,7 +182,7 @@ def test_connect_has_two_inputs() -> None:
         (lambda s: s.map(same, parallelism=True), "the parallelism of 'map #1' is True"),
         (lambda s: s.map(same, parallelism=1000), "it must be from 1 to max_parallelism, which is 128"),
         (lambda s: s.select(), "select takes the names of columns"),
-        (lambda s: s.key_by().count(parallelism=2), "makes one group, which one subtask works on"),
+        (lambda s: s.key_by().count(parallelism=2), "makes one group, which one subtask processes"),
         (lambda s: s.key_by(lambda r: r).count(), "key_by takes the names of columns"),
         (lambda s: s.key_by("k", "k").count(), "key_by names a column twice: k, k"),
         (lambda s: s.key_by("k", nulls="maybe").count(), "nulls is 'maybe': it must be 'group' or 'error'"),

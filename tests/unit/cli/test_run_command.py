@@ -32,7 +32,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("restore", "message"),
-    [("8", "there is no checkpoint 8: there are 3"), ("nowhere", "there is no directory")],
+    [("8", "checkpoint 8 does not exist; the existing ones are 3"), ("nowhere", "there is no directory")],
 )
 def test_a_checkpoint_to_restore_that_is_not_there_is_an_error_before_spark_starts(
     restore: str, message: str, tmp_path: Path

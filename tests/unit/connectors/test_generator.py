@@ -160,10 +160,10 @@ def test_a_schema_does_for_a_function() -> None:
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(PipelineError, match="block_rows is 0, and a block has at least one row"):
+    with pytest.raises(PipelineError, match="block_rows is 0: it must be at least 1"):
         GeneratorSource(make, block_rows=0)
     for arguments in ({"splits": 0}, {"rows": -1}, {"rows_per_second": 0}):
-        with pytest.raises(PipelineError, match="none may be negative"):
+        with pytest.raises(PipelineError, match="must not be negative"):
             GeneratorSource(make, **arguments)  # type: ignore[arg-type]
     with pytest.raises(PipelineError, match="cannot make the column 'l' of type list"):
         GeneratorSource(pa.schema([("l", pa.list_(pa.int32()))]))
@@ -171,7 +171,7 @@ def test_bad_arguments() -> None:
 
 def test_a_function_that_returns_something_else() -> None:
     reader = GeneratorSource(lambda start, count: make(start, count + 1), rows=10).open("0/1", None)
-    with pytest.raises(DataError, match="asked for a batch of 5 rows, not 6 rows"):
+    with pytest.raises(DataError, match="must return a batch of 5 rows, not 6 rows"):
         reader.read(5)
 
 

@@ -93,5 +93,5 @@ def test_bad_arguments(arguments: dict[str, int]) -> None:
 
 
 def test_other_items_are_refused() -> None:
-    with pytest.raises(PipelineError, match="takes batches, rows as dictionaries and marks, not 7"):
+    with pytest.raises(PipelineError, match="takes batches, rows as dictionaries, and marks, not 7"):
         ListSource([7])  # type: ignore[list-item]

@@ -502,4 +502,4 @@ class TestAChangedKind:
         store = again(read(ListSource([{"a": 1}])), MemoryStore()).store
         error = refusal(read(Other(numbers, splits=1, rows=10)), store)  # type: ignore[arg-type]
         assert isinstance(error, IncompatibleCheckpoint)
-        assert "source 'read', a Other, cannot go on from position" in str(error)
+        assert "source 'read', a Other, cannot resume from position" in str(error)

@@ -335,7 +335,7 @@ class TestSilence:
         assert driver.phase is Phase.RUNNING
         driver.pass_time(700, beating=(0,))
         assert driver.worker_group.launched[1:] == [(2, None)]
-        assert "no sign of life from worker 1: it hangs, or its host is gone" in str(driver.supervisor.error)
+        assert "no sign of life from worker 1: it hangs, or its host cannot be reached" in str(driver.supervisor.error)
 
     def test_the_first_word_may_take_longer(self) -> None:
         driver = Driver(MemoryStore(), ON_REQUEST).started()

@@ -79,7 +79,7 @@ class TestState:
 
     def test_is_not_dealt_out_where_two_cannot_be_told_apart(self) -> None:
         store = run(counting(FIRST)[0]).store
-        with pytest.raises(PipelineError, match='Give them names with name="…"'):
+        with pytest.raises(PipelineError, match="so each needs a distinct name"):
             run(counting(ROWS, before=("k",))[0], store=store)
 
 

@@ -74,8 +74,8 @@ def test_the_same_name_is_the_same_instrument() -> None:
 @pytest.mark.parametrize(
     ("define", "message"),
     [
-        (lambda metrics: metrics.counter("Rows seen"), "a name has small letters"),
-        (lambda metrics: (metrics.counter("n"), metrics.gauge("n")), "metric 'n' is defined otherwise already"),
+        (lambda metrics: metrics.counter("Rows seen"), "a name consists of lower-case letters"),
+        (lambda metrics: (metrics.counter("n"), metrics.gauge("n")), "metric 'n' is already defined differently"),
         (lambda metrics: (metrics.counter("n"), metrics.counter("n", unit="rows")), "choose another name"),
     ],
 )
@@ -89,5 +89,5 @@ def test_a_name_of_penstock_ends_the_pipeline_at_once() -> None:
         def open(self, context: Any) -> None:
             self.rows = context.metrics.counter("num_records_in")
 
-    with pytest.raises(OptionError, match="operator 'count': metric 'num_records_in' is defined otherwise already"):
+    with pytest.raises(OptionError, match="operator 'count': metric 'num_records_in' is already defined differently"):
         counted(10, function=Taken())

@@ -54,7 +54,7 @@ def test_the_order_of_rows_and_the_types_stay() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda s: s.select("usr", name="op"), "there is no column 'usr', or more than one; the columns are: user, am"),
+        (lambda s: s.select("usr", name="op"), "column 'usr' not found, or ambiguous; the columns are: user, am"),
         (
             lambda s: s.select(n=pc.field("usr"), name="op"),
             "there is no column 'usr'; the columns are: user, amount, at",
@@ -64,12 +64,12 @@ def test_the_order_of_rows_and_the_types_stay() -> None:
         (lambda s: s.filter(pc.field("usr") > 0, name="op"), "there is no column 'usr'; the columns are: user, amount"),
         (
             lambda s: s.drop("usr", name="op"),
-            "there is no column 'usr', or more than one; the columns are: user, amount",
+            "column 'usr' not found, or ambiguous; the columns are: user, amount",
         ),
         (lambda s: s.drop("user", "amount", "at", name="op"), "no column would be left"),
-        (lambda s: s.rename({"usr": "u"}, name="op"), "there is no column 'usr', or more than one; the columns are"),
+        (lambda s: s.rename({"usr": "u"}, name="op"), "column 'usr' not found, or ambiguous; the columns are"),
         (lambda s: s.rename({"user": "at"}, name="op"), "rename would make two columns 'at'; the columns are: user"),
-        (lambda s: s.cast({"usr": "int"}, name="op"), "there is no column 'usr', or more than one; the columns are"),
+        (lambda s: s.cast({"usr": "int"}, name="op"), "column 'usr' not found, or ambiguous; the columns are"),
         (lambda s: s.cast({"user": "int"}, name="op"), "column 'user' is string and cannot become int32: "),
     ],
 )
@@ -97,7 +97,7 @@ def test_an_error_names_the_operator_and_the_columns_that_there_are(
         ),
         (lambda s: s.rename({}), "rename takes a dictionary by columns"),
         (lambda s: s.rename({"a": "c", "b": "c"}), "rename names a column twice: c, c"),
-        (lambda s: s.cast({"n": "number"}), "cast: the type of 'n' is 'number': it must be a type of Arrow, or a text"),
+        (lambda s: s.cast({"n": "number"}), "cast: the type of 'n' is 'number': it must be an Arrow type, or a string"),
         (lambda s: s.cast({"n": 7}), "cast: the type of 'n' is 7"),
         (lambda s: s.filter(7), "filter takes a function, not 7"),
     ],

@@ -210,8 +210,8 @@ def test_numbers_that_look_like_another_unit_are_a_warning_with_the_cure(
 ) -> None:
     operator = opened(FakeContext())
     fed(operator, batch_of(1_700_000_000 * per_s, 1_700_000_060 * per_s), batch_of(1_700_000_100 * per_s))
-    (record,) = [each for each in caplog.records if "are taken for milliseconds" in each.getMessage()]
-    assert f'use with_watermark("ts", "…", unit="{unit}") if they are' in record.getMessage()
+    (record,) = [each for each in caplog.records if "are read as milliseconds" in each.getMessage()]
+    assert f'if they are, use with_watermark("ts", "…", unit="{unit}")' in record.getMessage()
 
 
 @pytest.mark.parametrize("times", [(1_000, 2_500), (0,), (-5_000, 10), (NOW_MS,), (1_700_000_000, 5)])
@@ -233,7 +233,7 @@ def test_with_a_unit_numbers_are_timestamps(unit: Any, per_s: int, caplog: pytes
 
 
 def test_a_timestamp_has_a_unit_already() -> None:
-    with pytest.raises(DataError, match=r"'ts' is of type timestamp\[s\], which has a unit: leave out unit="):
+    with pytest.raises(DataError, match=r"'ts' is of type timestamp\[s\], which has a unit already: leave out unit="):
         fed(opened(FakeContext(), unit="s"), batch_of(1, kind=pa.timestamp("s")))
 
 

@@ -132,7 +132,7 @@ def test_select_and_with_column() -> None:
 
 def test_a_column_that_is_not_there_is_an_error_with_those_that_are() -> None:
     with pytest.raises(
-        DataError, match=r"'select-[0-9a-f]{8}': there is no column 'x', or more than one; the columns are: n"
+        DataError, match=r"'select-[0-9a-f]{8}': column 'x' not found, or ambiguous; the columns are: n"
     ):
         output_of(lambda s: s.select("x"), numbers(2), restarts=0)
 

@@ -117,7 +117,9 @@ def test_a_name_that_was_not_declared_is_told_with_those_that_were() -> None:
     stream = source().flat_map(lambda row: SideOutput("even", row), format="rows", side_outputs=ODD)
     stream.sink(CollectSink())
     stream.side_output("odd").sink(CollectSink())
-    with pytest.raises(DataError, match=r"no side output 'even'; declared are: 'odd'. Declare it with its schema"):
+    with pytest.raises(
+        DataError, match=r"side output 'even' is not declared; the declared ones are: 'odd'. Declare it with its schema"
+    ):
         run(stream.pipeline)
 
 
@@ -134,7 +136,7 @@ def test_a_side_output_is_read_where_it_is_declared_and_must_be_read() -> None:
     with pytest.raises(PipelineError, match=r'side_output\("even"\): \'split\' has no such output.*side_outputs='):
         stream.side_output("even")
     stream.sink(CollectSink())
-    with pytest.raises(PipelineError, match=r'nobody reads the output \'odd\' of \'split\'.*\.side_output\("odd"\)'):
+    with pytest.raises(PipelineError, match=r'the output \'odd\' of \'split\' is not read.*\.side_output\("odd"\)'):
         run(stream.pipeline)
 
 

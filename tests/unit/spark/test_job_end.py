@@ -74,7 +74,7 @@ def test_a_request_that_takes_long_says_what_it_waits_for(
     job = job_on(store)._start()
     with pytest.raises(TimeoutError, match=r"did not come .*: the pipeline is claiming"):
         job.stop(drain=True, timeout=0.3)
-    assert "pipeline p: the drain takes long: the pipeline is claiming" in caplog.text
+    assert "pipeline p: the drain is taking long: the pipeline is claiming" in caplog.text
     assert job.status.phase is Phase.CLAIMING
     job.stop(timeout=HANG_S)
 
@@ -90,7 +90,7 @@ def test_an_owner_s_note_that_cannot_be_removed_neither_holds_up_the_end_nor_mak
     job = job_on(store)._start()
     with caplog.at_level(logging.WARNING, "penstock"):
         assert job.stop(timeout=HANG_S) is None
-    assert "owner's note" in caplog.text
+    assert "owner.json could not be released" in caplog.text
 
 
 def test_the_lease_is_renewed_while_every_other_call_of_the_store_hangs(

@@ -43,5 +43,5 @@ def test_workers_reach_the_process_that_holds_the_job_and_not_the_connect_server
 
 def test_the_address_is_that_of_the_route_to_the_server() -> None:
     assert sessions._address_towards("127.0.0.2").startswith("127.")
-    with pytest.raises(OptionError, match="no network of this host leads there"):
+    with pytest.raises(OptionError, match="this host has no route there"):
         sessions._address_towards("not a host")

@@ -346,14 +346,14 @@ def test_std_and_var_share_what_they_keep() -> None:
 @pytest.mark.parametrize(
     ("output", "error"),
     [
-        (("quantile", "v"), r'quantile needs a column and a part from 0 to 1, not None: x=\("quantile"'),
-        (("quantile", "v", 99), "a part from 0 to 1, not 99"),
-        (("arg_max", "v"), r'needs the column of its result and the one that is compared: x=\("arg_max", "v", "…"\)'),
+        (("quantile", "v"), r'quantile needs a column and a fraction from 0 to 1, not None: x=\("quantile"'),
+        (("quantile", "v", 99), "a fraction from 0 to 1, not 99"),
+        (("arg_max", "v"), r'needs the column to return and the column to compare: x=\("arg_max", "v", "…"\)'),
         (("sum", "v", "w"), "sum takes one column"),
         (("std",), r'std needs a column: x=\("std", "…"\)'),
         (("median", "v"), "functions are .*quantile"),
-        ((WeightedMean(),), "takes the names of its columns"),
-        ((WeightedMean(), "v", 3), "takes the names of its columns"),
+        ((WeightedMean(),), "takes at least one column name"),
+        ((WeightedMean(), "v", 3), "takes at least one column name"),
     ],
 )
 def test_an_aggregate_that_is_described_wrongly_is_refused_with_what_to_write(output: Any, error: str) -> None:

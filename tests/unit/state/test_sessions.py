@@ -133,7 +133,9 @@ def test_the_bounds_of_a_session_have_the_type_of_the_event_time(unit: str) -> N
 
 
 def test_a_gap_that_is_no_whole_number_of_the_unit_is_an_error_that_says_so() -> None:
-    with pytest.raises(DataError, match=r"sessions with a gap of 1500 ms cannot be had .* cast them to timestamp"):
+    with pytest.raises(
+        DataError, match=r"sessions with a gap of 1500 ms cannot be represented .* cast them to timestamp"
+    ):
         Subtask(SessionWindows(1_500)).add(batch_of([(1, 1, 0)], pa.timestamp("s")))
 
 

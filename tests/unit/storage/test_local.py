@@ -759,7 +759,7 @@ def test_the_root_may_be_a_symbolic_link(tmp_path: Path) -> None:
 
 def test_a_root_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "unmounted")
-    with pytest.raises(StorageError, match="symbolic link to nothing"):
+    with pytest.raises(StorageError, match="dangling symbolic link"):
         LocalStore(tmp_path / "link")
 
 

@@ -196,9 +196,9 @@ def test_limits_are_checked_at_the_call(options: Any, reason: str) -> None:
 def test_limits_are_not_for_functions_of_rows_nor_for_expressions() -> None:
     stream = Pipeline("p").source(ListSource([{"v": 1}]), name="read")
     for call in (stream.map, stream.filter, stream.flat_map):
-        with pytest.raises(PipelineError, match="each row"):
+        with pytest.raises(PipelineError, match="once per row"):
             call(lambda row: row, format="rows", batch_rows=2)
-    with pytest.raises(PipelineError, match="for functions"):
+    with pytest.raises(PipelineError, match="apply to functions"):
         stream.filter(pc.field("v") > 0, batch_rows=2)
 
 

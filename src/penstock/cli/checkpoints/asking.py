@@ -12,7 +12,7 @@ from penstock.errors import OptionError
 def ask(question: str, *warnings: str) -> None:
     """Ends the command unless the answer is yes. Raises `OptionError` if there is nobody to ask."""
     if not sys.stdin.isatty():
-        raise OptionError("there is no terminal to ask: pass --yes")
+        raise OptionError("the confirmation needs a terminal: pass --yes to go on without it")
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
     typer.confirm(question, abort=True)

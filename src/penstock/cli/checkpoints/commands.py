@@ -34,7 +34,7 @@ Directory = Annotated[
     str,
     typer.Argument(
         metavar="DIR",
-        help="Directory that was given to run --checkpoints, or to savepoint --to. Example: /tmp/totals",
+        help="Directory passed to run --checkpoints, or to savepoint --to. Example: /tmp/totals",
         show_default=False,
     ),
 ]
@@ -58,12 +58,14 @@ def list_(directory: Directory, as_json: Json = False) -> None:
             typer.echo(f"no checkpoint in {directory} yet")
 
 
-@checkpoints.command(short_help="Show one of them in detail.")
+@checkpoints.command(short_help="Show one checkpoint in detail.")
 def show(
     directory: Directory,
     checkpoint: Annotated[
         int | None,
-        typer.Argument(metavar="[ID]", min=1, help="This one; without it, the newest. Example: 17", show_default=False),
+        typer.Argument(
+            metavar="[ID]", min=1, help="Checkpoint to show; without it, the newest. Example: 17", show_default=False
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -79,11 +81,12 @@ def show(
             print_table(detail_of(found.info, found.manifest))
 
 
-@checkpoints.command(short_help="Read everything and compare checksums.")
+@checkpoints.command(short_help="Read all files of the checkpoints and compare checksums.")
 def verify(
     directory: Directory,
     checkpoint: Annotated[
-        int | None, typer.Argument(metavar="[ID]", min=1, help="Only this one. Example: 17", show_default=False)
+        int | None,
+        typer.Argument(metavar="[ID]", min=1, help="Verify this checkpoint only. Example: 17", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -109,13 +112,13 @@ def _print_verdicts(verdicts: Sequence[Verdict], as_json: bool) -> None:
     print_table(table)
 
 
-@checkpoints.command(short_help="Delete one, with its files.")
+@checkpoints.command(short_help="Delete one checkpoint with its files.")
 def delete(
     directory: Directory,
     checkpoint: Id,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Example: --yes")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation. Example: --yes")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Even the newest one, or one in use. Example: --force")
+        bool, typer.Option("--force", help="Delete even the newest checkpoint, or one in use. Example: --force")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -131,7 +134,9 @@ def delete(
         removal = plan_removal(opened.store, info.id)
         if removal.objections and not force:
             reasons = "; ".join(removal.objections)
-            raise OptionError(f"checkpoint {checkpoint} is not deleted: {reasons}. Insist with --force.")
+            raise OptionError(
+                f"checkpoint {checkpoint} was not deleted: {reasons}. To delete it all the same, pass --force."
+            )
         if not yes:
             _ask(info, removal)
         carry_out(opened.store, removal)

@@ -24,9 +24,10 @@ def drop_split(
         ),
     ],
     source: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its source, if several have it. Example: --source orders")
+        str | None,
+        typer.Option(metavar="NAME", help="Source of the split, if several have it. Example: --source orders"),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Example: --yes")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation. Example: --yes")] = False,
     as_json: Json = False,
 ) -> None:
     """Mark a file as read in a new checkpoint, made of the newest one: for a file that is damaged or gone.
@@ -56,5 +57,5 @@ def _print(drop: Drop, made: int | None, as_json: bool) -> None:
         )
     else:
         typer.echo(
-            f"checkpoint {made} has '{drop.split.split}' as read: the pipeline goes on from it when it is started"
+            f"checkpoint {made} has '{drop.split.split}' as read: the pipeline resumes from it when it is started"
         )

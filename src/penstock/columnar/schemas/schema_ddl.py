@@ -148,7 +148,7 @@ class _Ddl:
             raise self._error(f"'{token}' is missing")
 
     def _error(self, what: str) -> PipelineError:
-        return PipelineError(f"the schema '{self._text}' cannot be understood: {what}")
+        return PipelineError(f"the schema '{self._text}' cannot be parsed: {what}")
 
 
 def _type_of_json(value: Any) -> pa.DataType:

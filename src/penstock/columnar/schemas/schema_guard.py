@@ -81,5 +81,5 @@ def column_of(batch: pa.RecordBatch, name: str, error: Callable[[str], Exception
     """The one column of this name."""
     if batch.schema.names.count(name) != 1:
         known = ", ".join(batch.schema.names) or "none"
-        raise error(f"there is no column '{name}', or more than one; the columns are: {known}")
+        raise error(f"column '{name}' not found, or ambiguous; the columns are: {known}")
     return batch.column(name)

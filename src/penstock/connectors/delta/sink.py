@@ -181,7 +181,10 @@ class _DeltaCommitter(Committer):
         )
         table = self._location.table()
         if table is None:
-            raise StorageError(f"{self._sink!r}: the table was made and is gone: somebody has removed it")
+            raise StorageError(
+                f"{self._sink!r}: the table was removed after this sink had created "
+                "it: restore it, or start again with a new checkpoint directory"
+            )
         self._sink._check(table)
         return table
 
@@ -194,8 +197,9 @@ class _DeltaCommitter(Committer):
                 return pyarrow.parquet.read_table(opened)
         except FileNotFoundError as error:
             raise StorageError(
-                f"{self._sink!r}: the staged file {file.path} is gone before its commit: VACUUM with a short "
-                f"retention, or somebody, has removed it. Start from an older checkpoint with fall_back"
+                f"{self._sink!r}: the staged file {file.path} was removed before its commit, by "
+                "VACUUM with a short retention or by hand. Put it back, or start from an older "
+                "checkpoint with restore=…"
             ) from error
 
     def _publish(self, table: Any, files: Sequence[DataFile], identity: CommitId) -> None:
@@ -252,7 +256,9 @@ class _DeltaCommitter(Committer):
             _log.info("%r: compacted %s files", self._sink, stats["numFilesRemoved"])
         except (self._location.deltalake.exceptions.DeltaError, OSError) as error:
             # The output is committed: small files are slower to read, and the next compaction takes them too.
-            _log.warning("%r: small files were not compacted, and are with the next ones: %s", self._sink, error)
+            _log.warning(
+                "%r: small files could not be compacted; the next compaction includes them: %s", self._sink, error
+            )
 
 
 def _all(conditions: Sequence[str]) -> str | None:

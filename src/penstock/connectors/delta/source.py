@@ -93,15 +93,15 @@ class DeltaSource(TableSource):
         if on_change not in ("fail", "skip"):
             raise PipelineError(f"DeltaSource: on_change is {on_change!r}: it must be 'fail' or 'skip'")
         if changes and on_change != "fail":
-            raise PipelineError("DeltaSource: with changes=True no version is passed over: leave on_change out")
+            raise PipelineError("DeltaSource: changes=True reads every version: leave on_change out")
         if changes and splits not in (None, 1):
             raise PipelineError(
-                f"DeltaSource: splits is {splits}: changes have an order, so that one split reads them: leave it out"
+                f"DeltaSource: splits is {splits}: changes are ordered, so one split reads them: leave splits out"
             )
         if version is not None and version < 0:
             raise PipelineError(f"DeltaSource: version is {version}: versions begin at 0")
         if version is not None and as_of is not None:
-            raise PipelineError("DeltaSource: version and as_of both say where to begin: say one of them")
+            raise PipelineError("DeltaSource: version and as_of both set the starting point: give only one")
         check_time("DeltaSource", as_of)
         super().__init__(splits if splits is not None else 1 if changes else _SPLITS)
         self.location = DeltaLocation(path, storage_options, "DeltaSource")
@@ -129,7 +129,7 @@ class DeltaSource(TableSource):
         if self._start is None:
             newest = self.location.table()
             if newest is None:
-                raise StorageError(f"{self!r}: there is no Delta table: create it first, or check the path")
+                raise StorageError(f"{self!r}: no Delta table found there: create it first, or check the path")
             check_readable(newest, self.location.address)
             schema = arrow_schema(newest)
             if self.reads_changes:
@@ -142,7 +142,7 @@ class DeltaSource(TableSource):
             return self._version_at(newest, self.as_of)
         version: int = newest.version() if self.version is None else self.version
         if version > newest.version():
-            raise PipelineError(f"{self!r}: version is {version}, and the newest one is {newest.version()}")
+            raise PipelineError(f"{self!r}: version is {version}, but the newest one is {newest.version()}")
         return version
 
     def _version_at(self, newest: Any, as_of: datetime.datetime) -> int:
@@ -158,8 +158,7 @@ class DeltaSource(TableSource):
         if found is None:
             at = datetime.datetime.fromtimestamp(oldest["timestamp"] / 1000, datetime.UTC).isoformat() if oldest else ""
             raise PipelineError(
-                f"{self!r}: as_of is {as_of.isoformat()}, and the log of the table has no version of that time; the "
-                f"oldest one is of {at}"
+                f"{self!r}: as_of is {as_of.isoformat()}, but the oldest version in the log of the table is of {at}"
             )
         return found
 
@@ -173,7 +172,8 @@ class DeltaSource(TableSource):
         taken = [name for name in (OP, VERSION) if name in schema.names]
         if taken:
             raise PipelineError(
-                f"{self!r}: changes=True adds a column '{taken[0]}', and the table has one: rename that of the table"
+                f"{self!r}: changes=True adds a column '{taken[0]}', which the table has already: "
+                "rename the column of the table"
             )
 
 
@@ -226,7 +226,10 @@ class _DeltaLog:
         if version not in self._snapshots:
             table = self._location.table(version)
             if table is None:
-                raise StorageError(f"{self._source!r}: the table is gone")
+                raise StorageError(
+                    f"{self._source!r}: the table was removed: restore it, or start "
+                    "again with a new checkpoint directory"
+                )
             check_readable(table, self._location.address)
             self._snapshots = {version: snapshot_files(table)}
         return self._snapshots[version]
@@ -259,7 +262,9 @@ class _DeltaLog:
         """Raise if the version that is waited for was there and is gone."""
         table = self._location.table()
         if table is None:
-            raise StorageError(f"{self._source!r}: the table is gone")
+            raise StorageError(
+                f"{self._source!r}: the table was removed: restore it, or start again with a new checkpoint directory"
+            )
         if table.version() >= number and self._entry(number) is None:
             raise DataError(
                 f"{self._source!r}: version {number} is needed next, and the table, at version {table.version()}, has "
@@ -273,11 +278,11 @@ class _DeltaLog:
         what = f"{self._source!r}: version {version.number} ({version.operation}) deletes or updates rows"
         if self._source.on_change == "fail":
             raise DataError(
-                f"{what}, and rows that were read cannot be taken back. Set changes=True to read them as changes, "
-                f"on_change='skip' to pass over such versions, or start again with version={version.number} and a new "
-                f"checkpoint directory"
+                f"{what}, and rows already read cannot be retracted. Set changes=True to read them as "
+                "changes, on_change='skip' to skip such versions, or start again with "
+                f"version={version.number} and a new checkpoint directory"
             )
-        _log.warning("%s: it is passed over, with %d files that it adds", what, len(version.added))
+        _log.warning("%s: the version is skipped, and with it %d files that it adds", what, len(version.added))
         return replace(version, added=())
 
     def _warn_of_schema(self, version: Version) -> None:
@@ -286,7 +291,8 @@ class _DeltaLog:
         now = pa.schema(self._location.deltalake.Schema.from_json(version.schema).to_arrow())
         if not now.equals(self._start.schema):
             _log.warning(
-                "%r: version %d has a new schema (%s): rows come in that of the start until the pipeline starts again",
+                "%r: version %d has a new schema (%s): rows keep the schema of the start until the "
+                "pipeline is restarted",
                 self._source,
                 version.number,
                 ", ".join(now.names),

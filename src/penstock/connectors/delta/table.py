@@ -24,7 +24,7 @@ class DeltaLocation:
         self.options = dict(storage_options or {})
         self.user = user
         if not all(isinstance(text, str) for pair in self.options.items() for text in pair):
-            raise PipelineError(f"{user}: storage_options are names and texts, as deltalake takes them")
+            raise PipelineError(f"{user}: storage_options must map strings to strings, as deltalake expects")
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "deltalake"}

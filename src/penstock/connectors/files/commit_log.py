@@ -63,8 +63,9 @@ def commits_of(place: Place, directory: str) -> list[Commit]:
     for before, after in itertools.pairwise(entries):
         if after.number > before.number + 1:
             raise StorageError(
-                f"{directory}/{COMMITS} has no commit between {before.number} and {after.number}: somebody has removed "
-                f"it. Put it back, or remove all entries in front of it, and the files that they name"
+                f"{directory}/{COMMITS} has no commit between {before.number} and {after.number}: it "
+                "was removed. Put it back, or remove all entries in front of it, and the files that "
+                "they name"
             )
     first: dict[str, Commit] = {}
     for entry in entries:

@@ -110,7 +110,7 @@ def _fsspec(url: str) -> tuple[Any, str]:
     try:
         filesystem, path = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
-        raise PipelineError(f"{url} cannot be opened, neither by pyarrow.fs nor by fsspec: {error}") from error
+        raise PipelineError(f"{url} can be opened neither by pyarrow.fs nor by fsspec: {error}") from error
     return pa.fs.PyFileSystem(pa.fs.FSSpecHandler(filesystem)), path
 
 

@@ -70,10 +70,11 @@ def _check(rows: pa.Table | pa.RecordBatch, key: Sequence[str], by: str) -> None
     missing = [name for name in (*key, by) if rows.schema.names.count(name) != 1]
     if missing:
         known = ", ".join(rows.schema.names) or "none"
-        raise DataError(f"upsert: there is no column '{missing[0]}', or more than one; the columns are: {known}")
+        raise DataError(f"upsert: column '{missing[0]}' not found, or ambiguous; the columns are: {known}")
     if rows.column(by).null_count:
         raise DataError(
-            f"upsert: the column '{by}' is null in {rows.column(by).null_count} rows, which have no order then"
+            f"upsert: the column '{by}' is null in {rows.column(by).null_count} rows, so their order "
+            "is unknown: filter them out in front of the sink"
         )
 
 
@@ -92,7 +93,9 @@ class LatestWriter(SinkWriter):
         _check(batch, self._key, self._by)
         said = differences(self._held[0].schema, batch.schema) if self._held else ""
         if said:
-            raise DataError(f"upsert: the schema changed from one batch to the next: {said}. Cast to one type before")
+            raise DataError(
+                f"upsert: the schema changed from one batch to the next: {said}. Cast to one type in front of the sink"
+            )
         self._held.append(batch)
         self._rows += batch.num_rows
         if self._rows > self._rows_max:

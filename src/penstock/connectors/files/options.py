@@ -93,7 +93,9 @@ def format_options(format: str, given: Mapping[str, Any], *, has_schema: bool) -
 
 def _check(options: FormatOptions, has_schema: bool) -> None:
     if options.multi_line and options.escape != options.quote:
-        raise PipelineError("FileSource: multiLine=True needs escape to be the quote: records are told apart by quotes")
+        raise PipelineError(
+            "FileSource: multiLine=True needs escape to be the quote, because quotes decide where a record ends"
+        )
     if options.date_format is not None and not has_schema:
         raise PipelineError("FileSource: dateFormat needs a declared schema: it says which columns are dates")
 
@@ -142,7 +144,7 @@ def _encoding(value: object) -> str:
     try:
         name = codecs.lookup(_text(value)).name
     except LookupError:
-        raise ValueError("there is no such encoding; examples are utf-8, latin1, cp1252 and utf-16") from None
+        raise ValueError("unknown encoding; examples are utf-8, latin1, cp1252 and utf-16") from None
     return UTF8 if name == "utf-8-sig" else name
 
 

@@ -52,7 +52,7 @@ def _field(sink: str, text: object) -> PartitionField:
         return PartitionField(text, text, None)
     unit, column = derived.groups()
     if unit not in _FORMATS:
-        raise OptionError(f"{sink}: partition_by knows no {unit}(…): it has {', '.join(_FORMATS)}")
+        raise OptionError(f"{sink}: partition_by has no function {unit}(…); it has {', '.join(_FORMATS)}")
     return PartitionField(f"{column}_{unit}", column, unit)
 
 
@@ -84,16 +84,16 @@ class Partitioner:
         if batch.schema.names.count(field.column) != 1:
             known = ", ".join(batch.schema.names)
             raise DataError(
-                f"{self._where}: partition_by names the column '{field.column}', which is not there, or not just once; "
-                f"the columns are {known}"
+                f"{self._where}: partition_by names the column '{field.column}', which is not found, "
+                f"or ambiguous; the columns are {known}"
             )
         column = batch.column(field.column)
         if field.unit is None:
             return self._value(column, field)
         if field.name in batch.schema.names:
             raise DataError(
-                f"{self._where}: {field.unit}({field.column}) makes the column '{field.name}', which is there already: "
-                f"rename that one"
+                f"{self._where}: {field.unit}({field.column}) makes the column '{field.name}', which "
+                "exists already: rename that one"
             )
         return self._time(column, field)
 
@@ -129,8 +129,8 @@ class Partitioner:
             return HIVE_NULL
         if text in ("", HIVE_NULL):
             raise DataError(
-                f"{self._where}: the value {text!r} of the partition column '{field.column}' cannot be told from null "
-                f"in a path: replace it in front of the sink"
+                f"{self._where}: the value {text!r} of the partition column '{field.column}' cannot "
+                "be distinguished from null in a path: replace it in front of the sink"
             )
         return _escaped(text)
 

@@ -245,7 +245,10 @@ class FileCommitter(Committer):
     def _publish(self, checkpoint: CheckpointId, committable: dict[str, Any]) -> CommittedFile:
         staged, final, size = committable["staged"], committable["final"], committable["bytes"]
         if not _STAGED.fullmatch(staged) or not _FINAL.fullmatch(final):
-            raise StorageError(f"checkpoint {checkpoint} wants to publish '{staged}' as '{final}', which no writer did")
+            raise StorageError(
+                f"checkpoint {checkpoint} is to publish '{staged}' as '{final}', which "
+                "are no names of this sink: its manifest was edited or damaged"
+            )
         if self._place.size(final) == size:
             # Published before the last crash. A move that is a copy may have left the staged file behind.
             self._place.remove(staged)
@@ -253,8 +256,9 @@ class FileCommitter(Committer):
             self._place.publish(staged, final)
         else:
             raise StorageError(
-                f"checkpoint {checkpoint} is to publish {self._directory}/{staged}, which is not there, or not of "
-                f"{size} bytes, and neither is {final}: it was removed. Put it back, or start from a savepoint"
+                f"checkpoint {checkpoint} is to publish {self._directory}/{staged}, but neither it "
+                f"nor {final} is there with {size} bytes: the file was removed or changed. Put it "
+                "back, or start from another checkpoint with restore=…"
             )
         return CommittedFile(final, size, committable["rows"])
 

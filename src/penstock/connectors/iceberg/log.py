@@ -119,9 +119,9 @@ class IcebergLog:
         else:
             reason = f"at snapshot {version}, and the table has lost what followed it: snapshots have expired"
         return DataError(
-            f"{self._told} was last read {reason}. Rows that were not read cannot be told from those that were. Start "
-            f"again with a new checkpoint directory, and keep snapshots (history.expire.max-snapshot-age-ms) for "
-            f"longer than the pipeline may be stopped"
+            f"{self._told} was last read {reason}. Unread rows cannot be distinguished from rows "
+            "already read. Start again with a new checkpoint directory, and keep snapshots "
+            "(history.expire.max-snapshot-age-ms) for longer than the pipeline may be stopped"
         )
 
     @property
@@ -156,7 +156,7 @@ class IcebergLog:
     def _warn_of_schema(self, schema_id: int) -> None:
         if self._state is None or self._state.table.metadata.current_schema_id != schema_id:
             _log.warning(
-                "%s has a new schema (%d): rows come in that of the start (%d) until the pipeline is started again",
+                "%s has a new schema (%d): rows keep the schema of the start (%d) until the pipeline is restarted",
                 self._told,
                 schema_id,
                 self._schema_id,
@@ -212,10 +212,11 @@ class IcebergLog:
         what = f"{self._told}: snapshot {snapshot} ({operation}) deletes or updates rows"
         if self._on_change == "fail":
             raise DataError(
-                f"{what}, and rows that were read cannot be taken back. Set on_change='skip' to pass over such "
-                f"snapshots, or start again with snapshot={snapshot} and a new checkpoint directory"
+                f"{what}, and rows already read cannot be retracted. Set on_change='skip' to skip "
+                f"such snapshots, or start again with snapshot={snapshot} and a new checkpoint "
+                "directory"
             )
-        _log.warning("%s: it is passed over, with %d files that it adds", what, len(added))
+        _log.warning("%s: the snapshot is skipped, and with it %d files that it adds", what, len(added))
         return []
 
     # --- rows ---
@@ -241,8 +242,9 @@ class IcebergLog:
                 yield conformed(rest, self._schema, self._location.name)
         except FileNotFoundError as error:
             raise DataError(
-                f"{self._told}: the file {file.path} of snapshot {version} is gone: its snapshot has expired before it "
-                f"was read. Start again with a new checkpoint directory, and keep snapshots for longer"
+                f"{self._told}: the file {file.path} of snapshot {version} was removed: its snapshot "
+                "expired before it was read. Start again with a new checkpoint directory, and keep "
+                "snapshots for longer"
             ) from error
         except (OSError, ValueError) as error:
             raise StorageError(f"{self._told}: the file {file.path} cannot be read: {error}") from error

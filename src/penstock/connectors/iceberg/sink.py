@@ -221,8 +221,9 @@ class _IcebergCommitter(Committer):
                 return pyarrow.parquet.read_table(opened)
         except FileNotFoundError as error:
             raise DataError(
-                f"{self._sink!r}: the staged file {file.path} is gone before its commit: a cleaning of orphans with a "
-                f"short retention, or somebody, has removed it. Start from an older checkpoint with fall_back"
+                f"{self._sink!r}: the staged file {file.path} was removed before its commit, by a "
+                "removal of orphan files with a short retention or by hand. Put it back, or start "
+                "from an older checkpoint with restore=…"
             ) from error
 
     def _clean(self, files: Sequence[DataFile]) -> None:

@@ -72,7 +72,7 @@ class IcebergSource(TableSource):
         if on_change not in ("fail", "skip"):
             raise PipelineError(f"IcebergSource: on_change is {on_change!r}: it must be 'fail' or 'skip'")
         if snapshot is not None and as_of is not None:
-            raise PipelineError("IcebergSource: snapshot and as_of both say where to begin: say one of them")
+            raise PipelineError("IcebergSource: snapshot and as_of both set the starting point: give only one")
         check_time("IcebergSource", as_of)
         self.snapshot = snapshot
         self.as_of = as_of

@@ -85,8 +85,8 @@ def told(where: str, servers: str, error: Any, topic: str) -> PenstockError:
     code = error.code()
     if code in {codes.UNKNOWN_TOPIC_OR_PART, codes._UNKNOWN_TOPIC, codes._UNKNOWN_PARTITION}:
         return StorageError(
-            f"{where}: topic '{topic}' is not, or no longer, on {servers}: create it, or correct the name; if it is "
-            f"there, grant this user Describe"
+            f"{where}: topic '{topic}' does not exist on {servers}: create it, or correct the name; "
+            "if it exists, grant this user Describe"
         )
     if code in {codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED, codes.GROUP_AUTHORIZATION_FAILED}:
         return StorageError(

@@ -49,7 +49,7 @@ def encoder_of(sink: KafkaSink) -> Encoder:
 
 def _column(sink: KafkaSink, batch: pa.RecordBatch, name: str) -> pa.Array:
     if batch.schema.get_field_index(name) < 0:
-        raise DataError(f"{sink.where}: there is no column '{name}'; the columns are {', '.join(batch.schema.names)}")
+        raise DataError(f"{sink.where}: column '{name}' not found; the columns are {', '.join(batch.schema.names)}")
     return batch.column(name)
 
 

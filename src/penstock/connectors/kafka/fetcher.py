@@ -158,7 +158,7 @@ class Fetcher:
         try:
             consumer = kafka().Consumer({**self._settings, "error_cb": self._complaints, "on_commit": self._on_commit})
         except Exception as error:
-            self._fail(StorageError(f"{self.where}: the client does not take its settings: {error}"))
+            self._fail(StorageError(f"{self.where}: the client rejects its settings: {error}"))
             return
         try:
             while not self.is_closed:
@@ -191,8 +191,8 @@ class Fetcher:
         if error is not None and not self._has_warned_of_commits:
             self._has_warned_of_commits = True
             _log.warning(
-                "%s: group '%s' was not told the positions: %s. Monitors of lag are behind; the pipeline is not, its "
-                "positions are in its checkpoints",
+                "%s: positions could not be committed to group '%s': %s. Only lag monitors fall "
+                "behind; the pipeline takes its positions from its checkpoints",
                 self.where,
                 self._group,
                 error,
@@ -281,14 +281,15 @@ class Fetcher:
         place = f"topic '{inbox.topic}', partition {inbox.partition}"
         if self._on_lost_offsets == "fail":
             inbox.failed = DataError(
-                f"{self.where}: {place} has offsets {low} to {high} and is to be read from {inbox.next}: the records "
-                f"were deleted by retention, or the topic was created anew ({error.str()}). To go on with the first "
-                f'that is left, set on_lost_offsets="earliest"; to begin elsewhere, give the source another name'
+                f"{self.where}: {place} has offsets {low} to {high} but the next one to read is "
+                f"{inbox.next}: the records were deleted by retention, or the topic was created anew "
+                f"({error.str()}). To continue with the first one that is left, set "
+                'on_lost_offsets="earliest"; to begin elsewhere, give the source another name'
             )
             return
         lost = max(0, low - inbox.next)
         _log.warning(
-            "%s: %s goes on at %d instead of %d: %d offsets are lost", self.where, place, low, inbox.next, lost
+            "%s: %s continues at offset %d instead of %d: %d offsets are lost", self.where, place, low, inbox.next, lost
         )
         inbox.put(Fetched(low, lost=lost))
         # The client refuses to seek in a partition that it has given up. Nothing of it is under way.

@@ -91,7 +91,7 @@ def message_indexes(values: Values) -> tuple[npt.NDArray[np.int64], Values]:
     """Of Protobuf, the place of the message in its file, padded with -1, and the values behind it."""
     counts, at = longs(values.data, values.at, values.end)
     if ((counts < 0) | (counts > _INDEXES_MAX)).any():
-        raise ValueError("the message does not say which message of its schema it is")
+        raise ValueError("the message lacks the index of its message type in the schema")
     # A single zero stands for the first message.
     found = np.full((len(counts), max(1, int(counts.max(initial=0)))), -1)
     found[counts == 0, 0] = 0

@@ -34,7 +34,7 @@ def checked(name: str, bound: Bound | None, words: Sequence[str], topics: Sequen
         return bound
     if isinstance(bound, datetime):
         if bound.tzinfo is None:
-            raise PipelineError(f"KafkaSource: {name} is {bound}, without a time zone: say which, as with tzinfo=UTC")
+            raise PipelineError(f"KafkaSource: {name} is {bound}, without a time zone: give it one, such as tzinfo=UTC")
         return int(bound.timestamp() * 1000)
     if isinstance(bound, int) and not isinstance(bound, bool) and bound >= 0:
         return bound
@@ -58,7 +58,7 @@ def _split_named(name: str, key: Any, topics: Sequence[str]) -> str:
     if isinstance(key, int) and not isinstance(key, bool):
         if len(topics) != 1:
             raise PipelineError(
-                f"KafkaSource: {name} names partition {key} and there is more than one topic: say 'topic/{key}'"
+                f"KafkaSource: {name} names partition {key} and there is more than one topic: write 'topic/{key}'"
             )
         return split_of(topics[0], key)
     if isinstance(key, tuple) and len(key) == 2:
@@ -81,7 +81,7 @@ def resolved(name: str, consumer: Any, bound: Bound | None, splits: Sequence[str
     if isinstance(bound, Mapping):
         unknown = sorted(set(bound) - set(splits))
         if unknown:
-            raise PipelineError(f"KafkaSource: {name} names '{unknown[0]}', and there is only {', '.join(splits)}")
+            raise PipelineError(f"KafkaSource: {name} names '{unknown[0]}'; the partitions are {', '.join(splits)}")
         return dict(bound)
     if bound == "latest":
         return {split: high_of(consumer, split) for split in splits}

@@ -79,7 +79,10 @@ class Publisher(Committer):
         files = [json.loads(payload) for payload in committables]
         for file in files:
             if not _STAGED.fullmatch(file["staged"]):
-                raise StorageError(f"checkpoint {checkpoint} wants to publish '{file['staged']}', which no writer did")
+                raise StorageError(
+                    f"checkpoint {checkpoint} is to publish '{file['staged']}', which "
+                    "is no name of this sink: its manifest was edited or damaged"
+                )
         wanted = _Marker(int(checkpoint), _digest(files))
         try:
             self._begin()
@@ -121,8 +124,9 @@ class Publisher(Committer):
             )
             return False
         raise StorageError(
-            f"{self._sink.where}: checkpoint {checkpoint} is to publish {self._sink.staging}/{missing[0]}, which is "
-            f"not there, or not whole: somebody has removed it. Put it back, or start from a savepoint"
+            f"{self._sink.where}: checkpoint {checkpoint} is to publish "
+            f"{self._sink.staging}/{missing[0]}, which was removed, or is not whole. Put it back, or "
+            "start from another checkpoint with restore=…"
         )
 
     def _publish(self, marker: _Marker, files: Sequence[dict[str, Any]]) -> None:
@@ -150,8 +154,9 @@ class Publisher(Committer):
         sink = self._sink
         if reason.code() in {codes._FENCED, codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH}:
             return StorageError(
-                f"{sink.where}: another process has used the transactional id '{sink.transactional_id}' since: another "
-                f"driver of this pipeline, or another sink, which needs a transactional_id of its own"
+                f"{sink.where}: another process has since used the transactional id "
+                f"'{sink.transactional_id}': another driver of this pipeline, or another sink, which "
+                "needs a different transactional_id"
             )
         if reason.code() in {codes._TIMED_OUT, codes._TRANSPORT, codes._ALL_BROKERS_DOWN}:
             return unreachable(sink.where, sink.servers, error, self._complaints)
@@ -242,9 +247,9 @@ class Markers:
                 elif not error.retriable():
                     raise told(self._sink.where, self._sink.servers, error, self._sink.marker_topic)
         raise StorageError(
-            f"{self._sink.where}: the topic '{self._sink.marker_topic}' of {self._sink.servers} cannot be read to its "
-            f"end: nothing came for {_INIT_SECONDS:g} s. "
-            f"A transaction of another sink with this marker_topic may be open"
+            f"{self._sink.where}: the topic '{self._sink.marker_topic}' of {self._sink.servers} "
+            f"cannot be read to its end: no message arrived for {_INIT_SECONDS:g} s. A transaction of "
+            "another sink with this marker_topic may be open"
         )
 
     def _create(self) -> None:

@@ -215,7 +215,7 @@ class RegistryClient:
                     raise self._told(error, subject) from error
                 reason: Exception = error
             except (ValueError, TypeError) as error:
-                raise PipelineError(f"{self._where}: the client does not take its options: {error}") from error
+                raise PipelineError(f"{self._where}: the client rejects its options: {error}") from error
             except Exception as error:  # of the HTTP client: connections, timeouts
                 reason = error
             silent = time.monotonic() - began
@@ -223,7 +223,11 @@ class RegistryClient:
                 raise self._unanswered(reason, silent) from reason
             if silent - warned >= _WARN_EVERY_SECONDS:
                 warned = silent
-                _log.warning("%s does not answer: %s. It is asked again; nothing is lost", self._where, _shown(reason))
+                _log.warning(
+                    "%s does not answer: %s. It is asked again; records wait, and none is lost",
+                    self._where,
+                    _shown(reason),
+                )
             time.sleep(wait)
             wait = min(2 * wait, _RETRY_SECONDS[1])
 

@@ -140,9 +140,9 @@ class KafkaSink(Sink):
     def _require_outbox(self, transactional_id: str | None, staging: str | os.PathLike[str] | None) -> None:
         if transactional_id is None or staging is None:
             raise PipelineError(
-                "KafkaSink: exactly-once needs transactional_id=, a name that no other sink has, and staging=, a "
-                "directory or URL that the driver and all workers reach, such as one beside the checkpoints; or say "
-                'guarantee="at-least-once"'
+                "KafkaSink: exactly-once needs transactional_id=, a name that no other sink uses, "
+                "and staging=, a directory or URL that the driver and all workers reach, such as one "
+                'beside the checkpoints; or set guarantee="at-least-once"'
             )
         if not _NAME.fullmatch(transactional_id):
             raise PipelineError(f"KafkaSink: transactional_id is {transactional_id!r}: letters, digits, '.', '_', '-'")
@@ -262,7 +262,7 @@ class DirectWriter(SinkWriter):
         try:
             self._producer = kafka().Producer({**settings, "on_delivery": self._on_delivery})
         except (kafka().KafkaException, ValueError, TypeError) as error:
-            raise PipelineError(f"{sink.where}: the client does not take its options: {error}") from error
+            raise PipelineError(f"{sink.where}: the client rejects its options: {error}") from error
 
     def _on_delivery(self, error: Any, message: Any) -> None:
         if error is not None and self._failed is None:

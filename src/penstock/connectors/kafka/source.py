@@ -110,7 +110,7 @@ class KafkaSource(Source):
     ) -> None:
         self.servers = require_servers("KafkaSource", servers)
         if (topics is None) == (pattern is None):
-            raise PipelineError("KafkaSource: name either topics, or a pattern that their names fit")
+            raise PipelineError("KafkaSource: give either topics, or a pattern for their names")
         self.topics = () if topics is None else (topics,) if isinstance(topics, str) else tuple(topics)
         if pattern is None and not self.topics:
             raise PipelineError("KafkaSource: topics is empty: name at least one")
@@ -215,7 +215,9 @@ class KafkaSource(Source):
         try:
             fits = re.compile(self.pattern or "")
         except re.error as error:
-            raise PipelineError(f"KafkaSource: pattern {self.pattern!r} is no regular expression: {error}") from error
+            raise PipelineError(
+                f"KafkaSource: pattern {self.pattern!r} is not a regular expression: {error}"
+            ) from error
         consumer = self._process.consumer(self)
         return {
             name: list(topic.partitions)
@@ -300,7 +302,7 @@ class _Process:
                 try:
                     self._consumer = kafka().Consumer({**source.settings(), "error_cb": self.complaints})
                 except (kafka().KafkaException, ValueError, TypeError) as error:
-                    raise PipelineError(f"{source.where}: the client does not take its options: {error}") from error
+                    raise PipelineError(f"{source.where}: the client rejects its options: {error}") from error
         return self._consumer
 
 

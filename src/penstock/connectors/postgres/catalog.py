@@ -125,13 +125,13 @@ class Catalog:
         if connection.info.server_version < _VERSION_MIN:
             version = connection.info.parameter_status("server_version")
             raise PipelineError(
-                f"{self._where}: {self._server.address} is PostgreSQL {version}, and 15 or newer is needed"
+                f"{self._where}: {self._server.address} is PostgreSQL {version}, but version 15 or newer is required"
             )
         (level,) = connection.execute("SHOW wal_level").fetchone()
         if level != "logical":
             raise PipelineError(
-                f"{self._where}: wal_level of {self._server.address} is '{level}', and must be 'logical': "
-                f"ALTER SYSTEM SET wal_level = logical, and restart the server"
+                f"{self._where}: wal_level of {self._server.address} is '{level}', but must be "
+                "'logical': ALTER SYSTEM SET wal_level = logical, and restart the server"
             )
 
     def _relation(self, connection: Any, schema: str, name: str) -> tuple[int, str, str]:
@@ -142,8 +142,8 @@ class Catalog:
         ).fetchone()
         if found is None or found[1] not in ("r", "p"):
             raise PipelineError(
-                f"{self._where}: there is no table {schema}.{name} in {self._server.address}: create it first, or "
-                f"check the name, which is case-sensitive"
+                f"{self._where}: table {schema}.{name} not found in {self._server.address}: create it "
+                "first, or check the name, which is case-sensitive"
             )
         return int(found[0]), str(found[1]), str(found[2])
 
@@ -153,8 +153,8 @@ class Catalog:
         by_root = " WITH (publish_via_partition_root = true)" if kind == "p" else ""
         if exists is None:
             raise PipelineError(
-                f"{self._where}: there is no publication '{self._publication}' in {self._server.address}: "
-                f"CREATE PUBLICATION {publication} FOR TABLE {table}{by_root}"
+                f"{self._where}: publication '{self._publication}' not found in "
+                f"{self._server.address}: CREATE PUBLICATION {publication} FOR TABLE {table}{by_root}"
             )
         found = connection.execute(
             "SELECT attnames::text[], rowfilter FROM pg_publication_tables "
@@ -179,8 +179,8 @@ class Catalog:
         ).fetchall()
         if any(name == OP for name, _, _ in found):
             raise PipelineError(
-                f"{self._where}: the stream has a column '{OP}', and so does the table: publish the others alone: "
-                f"ALTER PUBLICATION … SET TABLE … (column, …)"
+                f"{self._where}: the stream adds a column '{OP}', which the table has already: "
+                "publish the other columns only: ALTER PUBLICATION … SET TABLE … (column, …)"
             )
         return tuple(Column(name, int(oid), arrow_type(int(oid), modifier)) for name, oid, modifier in found)
 
@@ -198,13 +198,13 @@ class Catalog:
         altered = f"ALTER TABLE {quoted(table.schema, table.name)}"
         if changelog == "retracting" and identity != _FULL:
             raise PipelineError(
-                f"{self._where}: a retracting changelog has rows as they were, and the log of this table has only "
-                f'their keys: {altered} REPLICA IDENTITY FULL, or set changelog="upserting"'
+                f"{self._where}: a retracting changelog needs the old rows, but the log of this table "
+                f'has only their keys: {altered} REPLICA IDENTITY FULL, or set changelog="upserting"'
             )
         if changelog == "upserting" and (not table.key or identity == _NOTHING):
             raise PipelineError(
-                f"{self._where}: an upserting changelog needs a key, and the log of this table has none: {altered} ADD "
-                f"PRIMARY KEY (…), and {altered} REPLICA IDENTITY DEFAULT"
+                f"{self._where}: an upserting changelog needs a key, but the log of this table has "
+                f"none: {altered} ADD PRIMARY KEY (…), and {altered} REPLICA IDENTITY DEFAULT"
             )
 
     def check_partitions(self, connection: Any, table: Table, changelog: Changelog) -> None:
@@ -221,16 +221,17 @@ class Catalog:
         ).fetchone()
         if found is not None:
             raise DataError(
-                f"{self._where}: partition {found[0]} has no old rows in the log, of which a retracting changelog is "
-                f"made: ALTER TABLE {found[0]} REPLICA IDENTITY FULL. If it has changes already, start again with a "
-                f"new checkpoint directory and a new slot"
+                f"{self._where}: partition {found[0]} has no old rows in the log, which a retracting "
+                f"changelog needs: ALTER TABLE {found[0]} REPLICA IDENTITY FULL. If it has changes "
+                "already, start again with a new checkpoint directory and a new slot"
             )
 
     def _check_snapshot(self, connection: Any, table: Table) -> None:
         if not table.key:
             raise PipelineError(
-                f"{self._where}: the rows that are there are read in the order of the primary key, and the table has "
-                f"none: ALTER TABLE {quoted(table.schema, table.name)} ADD PRIMARY KEY (…), or set snapshot=False"
+                f"{self._where}: existing rows are read in the order of the primary key, but the "
+                f"table has none: ALTER TABLE {quoted(table.schema, table.name)} ADD PRIMARY KEY (…), "
+                "or set snapshot=False"
             )
         names = [column.name for column in table.columns]
         for name in table.key:
@@ -241,9 +242,9 @@ class Catalog:
                 )
             if table.column(name).oid not in SORTED_KINDS:
                 raise PipelineError(
-                    f"{self._where}: the rows that are there are read in the order of the key, and '{name}' has a type "
-                    f"whose order is not known here: it must be an integer, text, varchar, uuid, date or timestamp. "
-                    f"Set snapshot=False to read changes alone"
+                    f"{self._where}: existing rows are read in the order of the key, but the order of "
+                    f"the type of '{name}' is not known here: it must be an integer, text, varchar, "
+                    "uuid, date or timestamp. Set snapshot=False to read changes alone"
                 )
         (may_read,) = connection.execute(
             "SELECT has_table_privilege(%s, 'SELECT')", (quoted(table.schema, table.name),)
@@ -263,7 +264,7 @@ class Catalog:
         missing = [kind for kind, is_published in zip(kinds, found, strict=True) if not is_published]
         if missing:
             _log.warning(
-                "%s: publication '%s' publishes no %s of %s: the stream does not have them",
+                "%s: publication '%s' publishes no %s of %s: the stream will not contain them",
                 self._where,
                 self._publication,
                 ", no ".join(missing),
@@ -301,8 +302,9 @@ class Catalog:
         (current,) = connection.execute("SELECT current_database()").fetchone()
         if (kind, plugin, database) != ("logical", "pgoutput", current):
             raise PipelineError(
-                f"{self._where}: slot '{self._slot}' is a {kind} slot ({plugin}) of database {database}, and must be a "
-                f"logical one (pgoutput) of {current}: choose another name, and the source creates it"
+                f"{self._where}: slot '{self._slot}' is a {kind} slot ({plugin}) of database "
+                f"{database}, and must be a logical one (pgoutput) of {current}: choose another name "
+                "for the slot; the source creates it"
             )
         return Slot(int(confirmed or 0), status or "lost", int(retained or 0), int(wal_end), safe and int(safe))
 

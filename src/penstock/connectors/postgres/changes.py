@@ -161,9 +161,9 @@ class Decoder:
         if self.changelog == "retracting":
             if ((is_update | is_delete) & ~tuples.has_old_row).any():
                 raise DataError(
-                    f"{self._where}: the log has a change without the row as it was, of which a retracting changelog "
-                    f"is made: ALTER TABLE … REPLICA IDENTITY FULL. The "
-                    f"changes that are in the log already lack it: start again with a new checkpoint directory"
+                    f"{self._where}: the log has a change without the old row, which a retracting "
+                    "changelog needs: ALTER TABLE … REPLICA IDENTITY FULL. Changes already in the "
+                    "log stay incomplete: start again with a new checkpoint directory"
                 )
             return is_update | is_delete, np.zeros(len(is_update), np.bool_)
         if (is_delete & ~tuples.has_old).any():

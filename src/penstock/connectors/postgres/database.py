@@ -84,8 +84,8 @@ class Database(Server):
         ).fetchall()
         if not found:
             raise PipelineError(
-                f"PostgresSink: there is no table {self.schema}.{self.name} in {self.address}: create it first, or "
-                f"check the name, which is case-sensitive"
+                f"PostgresSink: table {self.schema}.{self.name} not found in {self.address}: create "
+                "it first, or check the name, which is case-sensitive"
             )
         columns = tuple(Column(name, kind) for name, kind in found)
         text = repr((self.schema, self.name, columns, OP_COLUMN))

@@ -65,8 +65,8 @@ def typed(texts: pa.Array, kind: pa.DataType, where: str) -> pa.Array:
         return texts.cast(kind)
     except pa.ArrowInvalid as error:
         raise DataError(
-            f"{where}: a value is no {kind}: {str(error).partition(chr(10))[0]}. Correct the value in the table, or "
-            f"give the column another type there"
+            f"{where}: a value is not of type {kind}: {str(error).partition(chr(10))[0]}. Correct the "
+            "value in the table, or give the column another type there"
         ) from error
 
 

@@ -128,12 +128,13 @@ class LogReader:
         again = "start again with a new checkpoint directory, which reads the table anew"
         if position.system != system:
             raise DataError(
-                f"{self._where}: the checkpoint is of the server with the identifier {position.system}, and this is "
-                f"{system}: correct dsn, or {again}"
+                f"{self._where}: the checkpoint belongs to the server with the identifier "
+                f"{position.system}, and this server has {system}: correct dsn, or {again}"
             )
         if slot is None:
             raise DataError(
-                f"{self._where}: slot '{self._slot}' is gone, and with it the changes behind the checkpoint: {again}"
+                f"{self._where}: slot '{self._slot}' was dropped, and with it the changes behind the "
+                f"checkpoint: {again}"
             )
         if slot.confirmed > position.lsn:
             raise DataError(
@@ -160,8 +161,8 @@ class LogReader:
                 feed.wait(0)
             except psycopg.errors.ConfigurationLimitExceeded as error:
                 raise StorageError(
-                    f"{self._where}: the server has no slot left: drop one that nobody reads (pg_replication_slots), "
-                    f"or raise max_replication_slots ({error})"
+                    f"{self._where}: the server has no free replication slot: drop an unused one "
+                    f"(pg_replication_slots), or raise max_replication_slots ({error})"
                 ) from error
         slot = self._catalog.slot(connection)
         assert slot is not None
@@ -245,9 +246,10 @@ class LogReader:
             except SlotBusy as busy:
                 if time.monotonic() > until:
                     raise StorageError(
-                        f"{self._where}: another process reads slot '{self._slot}' ({busy}): two pipelines need two "
-                        f"slots. If it is a worker that is gone, end it: SELECT pg_terminate_backend(active_pid) FROM "
-                        f"pg_replication_slots WHERE slot_name = '{self._slot}'"
+                        f"{self._where}: another process reads slot '{self._slot}' ({busy}): two "
+                        "pipelines need two slots. If that is the connection of a dead worker, end "
+                        "it: SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE "
+                        f"slot_name = '{self._slot}'"
                     ) from busy
                 if not has_warned:
                     has_warned = True
@@ -318,9 +320,10 @@ class LogReader:
 
     def _other_log(self, commit: int) -> DataError:
         return DataError(
-            f"{self._where}: the checkpoint is in the middle of the transaction at {shown_lsn(commit)}, which the log "
-            f"does not have as it was: was publication '{self._publication}' changed? Start again with a new "
-            f"checkpoint directory, which reads the table anew"
+            f"{self._where}: the checkpoint is in the middle of the transaction at "
+            f"{shown_lsn(commit)}, which the log no longer has in the same form: was publication "
+            f"'{self._publication}' changed? Start again with a new checkpoint directory, which reads "
+            "the table anew"
         )
 
     def _on_commit(self, feed: Feed, commit: int, end: int) -> None:
@@ -349,11 +352,11 @@ class LogReader:
         text = f"TRUNCATE of {self._table.shown} in the transaction at {shown_lsn(commit)}"
         if not self._skips_truncate:
             raise DataError(
-                f"{self._where}: {text}: the log does not say which rows are gone. Start again with a new checkpoint "
-                f'directory, which reads the table anew, or set on_truncate="skip" if rows may stay where the stream '
-                f"has brought them"
+                f"{self._where}: {text}: the log does not say which rows are gone. Start again with a "
+                'new checkpoint directory, which reads the table anew, or set on_truncate="skip" if '
+                "rows that the stream has delivered may stay downstream"
             )
-        _log.warning("%s: %s is passed over: rows stay where the stream has brought them", self._where, text)
+        _log.warning("%s: %s is skipped: rows that the stream has delivered stay downstream", self._where, text)
         self._position = replace(self._position, lsn=self._lsn, commit=commit, changes=self._count)
         self._put(feed, Entry(self._position, truncated=text))
 

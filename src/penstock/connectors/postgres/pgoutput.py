@@ -121,9 +121,10 @@ class Tuples:
                 continue
             if (unchanged & ~(self.has_old_row & (old.kinds == _TEXT))).any():
                 raise DataError(
-                    f"{where}: an update leaves the large value of column '{name}' as it was, and the log does not "
-                    f"repeat it. Have old rows in the log: ALTER TABLE … REPLICA IDENTITY FULL. The changes that are "
-                    f"in the log already lack it: start again with a new checkpoint directory"
+                    f"{where}: an update leaves the large value of column '{name}' as it was, and the "
+                    "log does not repeat it. Let the log contain old rows: ALTER TABLE … REPLICA "
+                    "IDENTITY FULL. Changes already in the log stay incomplete: start again with a "
+                    "new checkpoint directory"
                 )
             new.copy_rows(unchanged, old)
 

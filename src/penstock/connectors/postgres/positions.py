@@ -78,7 +78,7 @@ class Position:
             )
             return Position(**fields, snapshots=snapshots)
         except (KeyError, TypeError) as error:
-            raise IncompatibleCheckpoint(f"{offset!r} is no position of a PostgresSource: {error!r}") from error
+            raise IncompatibleCheckpoint(f"{offset!r} is not a position of a PostgresSource: {error!r}") from error
 
     def pruned(self) -> Position:
         """Without snapshots whose transactions all lie in front of it."""

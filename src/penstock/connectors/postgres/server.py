@@ -42,8 +42,8 @@ class Server:
         except psycopg.Error as error:
             # The text of the error may quote the whole address, with its password.
             raise PipelineError(
-                f"{user}: dsn is no address of PostgreSQL: write 'postgresql://user@host:5432/database', or "
-                f"'host=… dbname=…'"
+                f"{user}: dsn is not an address of PostgreSQL: write "
+                "'postgresql://user@host:5432/database', or 'host=… dbname=…'"
             ) from error
         host = parts.get("host") or parts.get("hostaddr") or "localhost"
         self.database = parts.get("dbname") or parts.get("user") or ""

@@ -131,8 +131,9 @@ class _PostgresCommitter(Committer):
         if found != expected:
             # I8: the rest would be lost in silence.
             raise StorageError(
-                f"{self._sink!r}: {stage} has {found} of {expected} staged rows of this checkpoint: somebody has "
-                f"removed them. Start from an older checkpoint with fall_back, or bring them back"
+                f"{self._sink!r}: {stage} has {found} of {expected} staged rows of this checkpoint: "
+                "the others were removed. Put them back, or start from an older checkpoint with "
+                "restore=…"
             )
         connection.execute(
             f"WITH moved AS (DELETE FROM {stage} WHERE (penstock_writer, penstock_part) IN {_PARTS} RETURNING *) "

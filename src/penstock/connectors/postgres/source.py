@@ -69,11 +69,11 @@ class PostgresSource(Source):
         if on_truncate not in ("fail", "skip"):
             raise PipelineError(f"PostgresSource: on_truncate is {on_truncate!r}: it must be 'fail' or 'skip'")
         if not publication:
-            raise PipelineError("PostgresSource: publication is empty: name one that has the table")
+            raise PipelineError("PostgresSource: publication is empty: name one that contains the table")
         if not slot or not set(slot) <= set("abcdefghijklmnopqrstuvwxyz0123456789_") or len(slot) > 63:
             raise PipelineError(
-                f"PostgresSource: slot is {slot!r}: it must have lower-case letters, digits and underscores alone, at "
-                f"most 63"
+                f"PostgresSource: slot is {slot!r}: it must consist of at most 63 lower-case letters, "
+                "digits and underscores"
             )
         self.server = Server("PostgresSource", dsn)
         self.schema, self.table = table_name("PostgresSource", table)

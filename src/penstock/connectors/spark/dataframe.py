@@ -50,8 +50,8 @@ class DataFrameSource(FileSource):
             raise PipelineError(f"DataFrameSource takes a DataFrame of Spark, not {type(df).__name__}")
         if df.isStreaming:
             raise PipelineError(
-                "DataFrameSource: the DataFrame is a stream, which does not end: read its source with Penstock "
-                "instead, for example with SparkSource"
+                "DataFrameSource: the DataFrame is a streaming one, which does not end: read its "
+                "source with Penstock instead, for example with SparkSource"
             )
         self.staging = absolute(staging).rstrip("/")
         super().__init__(f"{self.staging}/{_ROWS}", format="parquet")
@@ -66,7 +66,7 @@ class DataFrameSource(FileSource):
         if self._is_complete():
             return
         if self._df is None:
-            raise StorageError(f"{self!r}: the staged rows are gone: start with a new checkpoint directory")
+            raise StorageError(f"{self!r}: the staged rows were removed: start with a new checkpoint directory")
         try:
             self._df.write.mode("overwrite").parquet(_for_spark(self.path))
         except Exception as error:
@@ -76,8 +76,8 @@ class DataFrameSource(FileSource):
         self._listing = None
         if not self._is_complete():
             raise StorageError(
-                f"{self!r}: Spark has written the rows, and {self.path}/{_COMPLETE} is not there: the driver and the "
-                f"executors must see the same directory"
+                f"{self!r}: Spark has written the rows, but {self.path}/{_COMPLETE} is not there: the "
+                "driver and the executors must see the same directory"
             )
 
     def discard(self) -> None:

@@ -57,7 +57,7 @@ def encode_message(message: Any, allowed: Iterable[str], where: str) -> Any:
     from pyspark.sql.datasource import WriterCommitMessage
 
     if message is not None and not isinstance(message, WriterCommitMessage):
-        raise UserCodeError(f"{where}: write returned {message!r}, and not a WriterCommitMessage")
+        raise UserCodeError(f"{where}: write returned {message!r}, not a WriterCommitMessage")
     return _Encoder(frozenset(allowed), where).encode(message, "the commit message")
 
 
@@ -114,7 +114,7 @@ def decode_message(encoded: Any, classes: Mapping[str, type], where: str) -> Any
             decoded = {str(key): decode_message(each, classes, where) for key, each in fields.items()}
             return _rebuilt(name, decoded, classes, where)
         case _:
-            raise StorageError(f"{where}: the checkpoint holds {encoded!r}, which is no commit message")
+            raise StorageError(f"{where}: the checkpoint holds {encoded!r}, which is not a commit message")
 
 
 def _rebuilt(name: str, values: Mapping[str, Any], classes: Mapping[str, type], where: str) -> Any:

@@ -154,7 +154,7 @@ class SimpleRanges(Ranges):
     def following(self, start: Offset) -> Range | None:
         answer = self.call("read", start)
         if not (isinstance(answer, tuple) and len(answer) == 2):
-            raise UserCodeError(f"{self.where}: read returned {answer!r}, and not an iterator and the next offset")
+            raise UserCodeError(f"{self.where}: read returned {answer!r}, not an iterator and the next offset")
         rows, end = answer[0], self.offset("read", answer[1])
         if end != start:
             return Range(end, 1, lambda number: rows)
@@ -174,7 +174,7 @@ def planned(where: str, partitions: Any) -> Sequence[Any]:
     from pyspark.sql.datasource import InputPartition
 
     if not isinstance(partitions, list | tuple) or not all(isinstance(each, InputPartition) for each in partitions):
-        raise UserCodeError(f"{where}: partitions returned {partitions!r}, and not a list of InputPartitions")
+        raise UserCodeError(f"{where}: partitions returned {partitions!r}, not a list of InputPartitions")
     return partitions
 
 
@@ -274,7 +274,7 @@ def read_partition(feed: Feed, found: Range, at: Position, rows_to_arrow: RowsTo
     """Put the rows of a partition into the feed, without those in front of the position."""
     rows = found.read(at.partition)
     if not isinstance(rows, Iterator):
-        raise UserCodeError(f"{where}: read returned a {type(rows).__name__}, and not an iterator: yield the rows")
+        raise UserCodeError(f"{where}: read returned a {type(rows).__name__}, not an iterator: yield the rows")
     try:
         for entry in _skipped(rows, at, rows_to_arrow, where):
             feed.put(entry, BATCH_WEIGHT if isinstance(entry, pa.RecordBatch) else 1)

@@ -54,7 +54,7 @@ def spark_schema(schema: pa.Schema, error: type[Exception] = DataError) -> Struc
             from_arrow_schema(pa.schema([field.remove_metadata()]))
         except PySparkException as cause:
             raise error(
-                f"column '{field.name}' is {field.type}, for which Spark has no type: cast it to another one in front"
+                f"column '{field.name}' is {field.type}, for which Spark has no type: cast it to another type in front"
             ) from cause
     return from_arrow_schema(schema.remove_metadata())
 

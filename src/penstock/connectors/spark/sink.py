@@ -364,4 +364,4 @@ def _read(committable: bytes, where: str) -> tuple[pa.Schema, Any]:
         read = json.loads(committable)
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(read["schema"]))), read["message"]
     except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
-        raise StorageError(f"{where}: {committable[:80]!r} is not what a SparkSink hands over") from error
+        raise StorageError(f"{where}: {committable[:80]!r} is not a committable of a SparkSink") from error

@@ -40,8 +40,8 @@ def warn_of_own_op(sink: object, columns: Sequence[str]) -> None:
     """Say that the table of an upsert has a column `op`, which is data then."""
     if OP in columns:
         _log.warning(
-            "%r: the table has a column '%s', which is written as data: no row is deleted by it. Remove the column "
-            "from the table to have the rows of deletes removed",
+            "%r: the table has a column '%s', so it is written as data, and no row is deleted. To "
+            "have rows deleted, remove the column from the table",
             sink,
             OP,
         )

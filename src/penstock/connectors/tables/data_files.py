@@ -146,8 +146,8 @@ class DataFileWriter(SinkWriter):
         missing = [name for name in self._partition_by if name not in table.names]
         if missing:
             raise DataError(
-                f"the table {self._table} is partitioned by '{missing[0]}', which is none of its columns: "
-                f"{', '.join(table.names)}"
+                f"the table {self._table} is partitioned by '{missing[0]}', which is not one of its "
+                f"columns: {', '.join(table.names)}"
             )
         self._schema = staged_schema(table, given) if self._takes_changes else table
         self._has_ops = self._schema is not table

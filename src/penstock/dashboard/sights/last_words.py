@@ -50,7 +50,9 @@ def _write(sight: Sight, store: Store) -> None:
         )
         store.write(paths.HISTORY, [msgspec.json.encode(words)])
     except Exception as error:
-        _log.warning("pipeline %s: its history could not be left in its directory: %s", sight.pipeline, error)
+        _log.warning(
+            "pipeline %s: its history could not be written to its checkpoint directory: %s", sight.pipeline, error
+        )
 
 
 def read(store: Store) -> LastWords | None:

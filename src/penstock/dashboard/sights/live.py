@@ -288,7 +288,7 @@ class LiveSight(Sight):
         except FutureTimeout:
             profiles.give_up(number)
             raise PenstockError(
-                f"worker {worker} did not answer: its mailbox is in one long call, which the log names"
+                f"worker {worker} did not answer: its mailbox thread is in one long call, which the log names"
             ) from None
         stacks = tuple(
             StackView(

@@ -134,8 +134,8 @@ def _own(store: Store, directory: Directory, token: str, has_owned: bool) -> Tak
     for _ in range(_TRIES):
         if is_restart and is_taken(listing, token):
             raise FencedError(
-                f"generation {listing.newest_generation} of another driver has taken this checkpoint directory over "
-                f"since this one ran: this driver stops, the other one goes on"
+                f"generation {listing.newest_generation} of another driver has since taken this "
+                "checkpoint directory over: this driver stops, and the other one continues"
             )
         takeover = decide_takeover(listing, token)
         wanted = encode_reservation(takeover.reservation)
@@ -145,8 +145,8 @@ def _own(store: Store, directory: Directory, token: str, has_owned: bool) -> Tak
         if is_ours and (confirmed := confirm(takeover, listing)) is not None:
             return confirmed
     raise FencedError(
-        f"{_TRIES} times somebody else took this checkpoint directory over first: another driver is starting on it. "
-        f"Stop one of them, or give each pipeline its own directory."
+        f"another driver took this checkpoint directory over first, {_TRIES} times in a row: it is "
+        "starting on the same directory. Stop one of them, or give each pipeline its own directory."
     )
 
 

@@ -92,8 +92,8 @@ class Committers:
         for sink, payloads in by_sink.items():
             if sink not in self._committers:
                 raise PenstockError(
-                    f"checkpoint {permit.checkpoint} has output of sink '{sink}' to publish, and this pipeline has "
-                    f"no such sink: put it back, or give the sink its old name"
+                    f"checkpoint {permit.checkpoint} has output of sink '{sink}' to publish, but this "
+                    "pipeline has no such sink: put it back, or give the sink its old name"
                 )
             what = f"commit of checkpoint {permit.checkpoint} by generation {permit.generation}"
             with self._turn(sink, what, permit.generation, self._commit_wait_ms):

@@ -405,7 +405,11 @@ class Coordinator:
         if found == outcome:
             return None
         if found is None:
-            raise StorageError(f"the outcome of checkpoint {checkpoint} was there, and is gone")
+            raise StorageError(
+                f"the manifest or tombstone of checkpoint {checkpoint} has disappeared "
+                "from the store: files below the checkpoint directory must not be "
+                "deleted by hand"
+            )
         decoded = decode_manifest_or_tombstone(found)
         return Outcome(checkpoint, decoded.generation, isinstance(decoded, Tombstone))
 

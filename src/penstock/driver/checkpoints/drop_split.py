@@ -36,7 +36,7 @@ def plan_drop(store: Store, split: str, source: str | None = None) -> Drop:
     """Find the split. Raises `RestoreError` or `OptionError` if it is not there, or cannot be dropped."""
     checkpoint = newest_completed(store)
     if checkpoint is None:
-        raise RestoreError(f"there is no checkpoint in {store!r}: a split can be dropped from one")
+        raise RestoreError(f"{store!r} has no checkpoint to drop a split from")
     manifest = read_manifest(store, checkpoint)
     every = [state for report in manifest.reports for state in report.splits]
     found = [state for state in every if state.split == split and source in (None, state.operator)]
@@ -80,8 +80,8 @@ def _require_files(manifest: Manifest, split: SplitState) -> None:
     is_file = definition.get("source", FileSource.__name__) == FileSource.__name__
     if not is_file or not _position(split).keys() & {"piece", "end"}:
         raise OptionError(
-            f"'{split.operator}' is no FileSource: only splits that are files can be dropped. Nobody but the source "
-            f"itself knows the end of the others"
+            f"'{split.operator}' is not a FileSource: only splits that are files can be dropped, "
+            "because the end of any other split is known to its source alone"
         )
 
 

@@ -93,7 +93,7 @@ class KeptLog:
             if not self._has_failed:
                 self._has_failed = True
                 _log.warning(
-                    "pipeline %s: its log cannot be kept in its checkpoint directory, and is tried again: %s",
+                    "pipeline %s: its log cannot be written to its checkpoint directory; this is tried again: %s",
                     self._ring.pipeline,
                     error,
                 )

@@ -69,7 +69,7 @@ class JobRestarted:
 
 @dataclass(frozen=True, slots=True)
 class JobFinished:
-    """A pipeline has come to its end, was stopped, or has failed. The last event of a job."""
+    """A pipeline has finished, was stopped, or has failed. The last event of a job."""
 
     name: str
     timestamp_ms: int
@@ -81,7 +81,7 @@ JobEvent: TypeAlias = JobStarted | CheckpointEnded | JobRestarted | JobFinished
 
 
 class JobListener:
-    """Base of listeners. Override the methods of the events that you want to hear of.
+    """Base class of listeners. Override the methods of the events of interest.
 
     Example on Spark:
 

@@ -260,8 +260,9 @@ class JoinOperator(NamedOperator):
         count = int(np.count_nonzero(is_late))
         if count and self.spec.late == "error":
             raise DataError(
-                f"{count} rows of the {SIDES[portion.side]} side came when rows that they may have met were gone: "
-                f'allow a longer delay in with_watermark, or set late="drop" to count them and go on'
+                f"{count} rows of the {SIDES[portion.side]} side were late: rows that they could have "
+                "joined had been dropped already. Allow a longer delay in with_watermark, or set "
+                'late="drop" to count them and go on'
             )
         if self.spec.late == "stream" and count:
             side = SIDES[portion.side]

@@ -139,7 +139,10 @@ class JoinResults:
         ticks = ticks_of(kind)
         size = None if ticks is None else ticks.exactly(bounds.size_ms)
         if ticks is None or size is None:
-            raise DataError(f"windows of {bounds.size_ms} ms cannot be had with event times of type {kind}: cast them")
+            raise DataError(
+                f"windows of {bounds.size_ms} ms cannot be represented in event times of "
+                f"type {kind}: cast them to timestamp('ms')"
+            )
         starts = bounds.starts_ms(self._sides[side].times_of(rows, 0), self._sides[side].ticks)
         first, last = int(starts.min()) * ticks.per_s // 1000, int(starts.max()) * ticks.per_s // 1000
         if first != clipped(first) or last + size != clipped(last + size):

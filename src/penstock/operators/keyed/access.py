@@ -102,8 +102,9 @@ class StateAccess:
         """A state is asked for. One that `open` did not ask for would be lost after the first failure (I8)."""
         if self.is_open and name not in self._asked:
             raise DataError(
-                f"operator '{self.operator}': the function asks for state '{name}' while it works on records: ask for "
-                f"every state in open(), or init(), because there it is restored after a failure"
+                f"operator '{self.operator}': the function asks for state '{name}' while it processes "
+                "records: ask for every state in open() or init(), where it is restored after a "
+                "failure"
             )
         if name in self._deleted:
             # A restore would bring back what it has deleted, or a failure would delete what it has kept since.
@@ -151,8 +152,9 @@ class StateAccess:
     def delete_state(self, name: str) -> None:
         if self.is_open:
             raise DataError(
-                f"operator '{self.operator}': the function deletes state '{name}' while it works on records: delete "
-                f"states in open(), or init(), and use clear() to remove the value of a key"
+                f"operator '{self.operator}': the function deletes state '{name}' while it processes "
+                "records: delete states in open() or init(), and use clear() to remove the value of "
+                "a key"
             )
         self._deleted.add(name)
         self._keyed.remove(name)
@@ -276,8 +278,8 @@ class StateAccess:
     def set_timer(self, at: int | datetime) -> None:
         if self.key_group < 0:
             raise DataError(
-                f"operator '{self.operator}': a timer is set in open(), or init(), where there is no key: set it for a "
-                f"record of the key"
+                f"operator '{self.operator}': a timer is set in open() or init(), where there is no "
+                "key: set it while a record of the key is processed"
             )
         self._operator.timers.set(timestamp_ms(at), self.key_group, self.key)
 

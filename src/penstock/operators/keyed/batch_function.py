@@ -68,7 +68,7 @@ class BatchFunction(ABC):
 
     @abstractmethod
     def process_batch(self, batch: pa.RecordBatch, context: KeyedContext) -> object:
-        """Work on records of many keys. Return None, a batch, a table, or an iterable of them."""
+        """Process records of many keys. Return None, a batch, a table, or an iterable of them."""
 
     def on_timer(self, key: Key, at: int, context: KeyedContext) -> object:
         """A timer is due that a `KeyedFunction` has set before this function took its place; states are at its key."""

@@ -24,7 +24,7 @@ from penstock.state.rows.rows import RowsState
 
 
 class KeyedContext(Protocol):
-    """What a keyed function may ask for. States are asked for in `open`, and are always at the current key.
+    """The context of a keyed function. States are declared in `open`, and always refer to the current key.
 
     Example:
 
@@ -143,7 +143,7 @@ class KeyedContext(Protocol):
     def delete_timer(self, at: int | datetime) -> None: ...
 
     def timers(self) -> Iterable[int]:
-        """The times that are set for the current key, in order. In `on_timer`, its own one is among them."""
+        """The timers of the current key, in order. In `on_timer`, the one that fires is among them."""
         ...
 
 
@@ -164,7 +164,7 @@ class KeyedFunction(ABC):
     `rows` are an Arrow batch, or what `format=` of `process` says: a DataFrame, or a list of dictionaries. Return None,
     one output in that form, or an iterable of them.
 
-    The trap: batches are cut as the engine sees fit, so the number of calls for a key means nothing.
+    The trap: the engine chooses the size of batches, so the number of calls for a key has no meaning.
 
     Example:
 
@@ -199,7 +199,7 @@ class KeyedFunction(ABC):
 
     @abstractmethod
     def process(self, key: Key, rows: Any, context: KeyedContext) -> object:
-        """Work on some records of one key."""
+        """Process some records of one key."""
 
     def on_timer(self, key: Key, at: int, context: KeyedContext) -> object:
         """A timer is due that was set for `at`, in milliseconds since 1970.
@@ -214,7 +214,7 @@ class KeyedFunction(ABC):
 
 
 class TwoInputContext(KeyedContext, Protocol):
-    """What a function with two inputs may ask for besides.
+    """The context of a function with two inputs.
 
     Example:
 
@@ -238,7 +238,7 @@ class TwoInputContext(KeyedContext, Protocol):
     """
 
     def each_key(self, batch: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
-        """The batch cut by key; while a key is in hand, all states are at it."""
+        """Split the batch by key; in the loop's body, all states refer to that key."""
         ...
 
     def rows(self, name: str, side: str = "left") -> RowsState:
@@ -269,8 +269,8 @@ class TwoInputFunction(ABC):
     Records that wait on a side with a key are sorted by it, so that a call has few keys with many records each. The
     records of one key keep their order.
 
-    The trap: nothing is known about the order in which records of the two sides come, after a restore less so than
-    before. What must meet the other side waits in state.
+    The trap: the order between records of the two sides is undefined, and may differ after a restore. A record that
+    needs the other side must wait in state.
 
     Example:
 
@@ -311,11 +311,11 @@ class TwoInputFunction(ABC):
 
     @abstractmethod
     def process_left(self, batch: pa.RecordBatch, context: TwoInputContext) -> object:
-        """Records of the stream that `connect` was called on. Return None, a batch or an iterable of batches."""
+        """Process records of the stream on which `connect` was called. Return None or batches."""
 
     @abstractmethod
     def process_right(self, batch: pa.RecordBatch, context: TwoInputContext) -> object:
-        """Records of the other stream."""
+        """Process records of the other stream."""
 
     def on_timer(self, key: Key, at: int, context: TwoInputContext) -> object:
         """A timer is due that was set while `key` was in hand."""

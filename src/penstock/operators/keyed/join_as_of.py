@@ -153,9 +153,10 @@ class JoinAsOfOperator(NamedOperator):
             (*keys, time), (*their_keys, their_time) = kinds
             if keys != their_keys or ticks_of(time) != ticks_of(their_time):
                 raise DataError(
-                    f"operator '{self.context.operator}': the sides of join_as_of have other types: the keys are "
-                    f"{', '.join(map(str, keys))} and {', '.join(map(str, their_keys))}, the event times {time} and "
-                    f"{their_time}: cast one side before the join"
+                    f"operator '{self.context.operator}': the sides of join_as_of have different "
+                    f"types: the keys are {', '.join(map(str, keys))} and "
+                    f"{', '.join(map(str, their_keys))}, the event times {time} and {their_time}: "
+                    "cast one side before the join"
                 )
 
     def _kinds(self, schema: pa.Schema, side: int) -> list[pa.DataType]:

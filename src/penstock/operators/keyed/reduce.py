@@ -143,8 +143,8 @@ class ReduceOperator(TriggeredOperator):
             return batch
         if self.sequence in batch.schema.names:
             raise DataError(
-                f"operator '{self.context.operator}': the records have a column '{self.sequence}' already: give the "
-                f"sequence another name"
+                f"operator '{self.context.operator}': the records already have a column "
+                f"'{self.sequence}': give the sequence another name"
             )
         return batch.append_column(self.sequence, pa.nulls(batch.num_rows, pa.int64()))
 

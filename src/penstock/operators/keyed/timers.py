@@ -141,8 +141,8 @@ class KeyedTimers(ABC):
             yield
         if self._set_too_late:
             _log.warning(
-                "operator '%s', subtask %d: %d timers that were set when the input had ended are not called: no time "
-                'is left for them. With at_end="drop" no timer is called at the end',
+                "operator '%s', subtask %d: %d timers that were set after the input had ended are "
+                'not called. With at_end="drop" no timer is called at the end',
                 self._context.operator,
                 self._context.subtask,
                 self._set_too_late,
@@ -202,8 +202,8 @@ class NoTimers(KeyedTimers):
 
     def _refused(self, what: str) -> DataError:
         return DataError(
-            f"operator '{self._context.operator}': the function wants to {what}, and has none with "
-            f'time_mode="none": set time_mode="event" or time_mode="processing" in process()'
+            f"operator '{self._context.operator}': the function cannot {what} with time_mode=\"none\": "
+            'set time_mode="event" or time_mode="processing" in process()'
         )
 
     def _look(self) -> None:

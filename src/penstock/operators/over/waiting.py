@@ -93,8 +93,9 @@ class WaitingRows:
     def _on_late(self, rows: pa.RecordBatch) -> None:
         if self._late == "error":
             raise DataError(
-                f"operator '{self._context.operator}': {rows.num_rows} rows came after later ones had been emitted: "
-                f'allow a longer delay in with_watermark, or set late="drop" to count them and go on'
+                f"operator '{self._context.operator}': {rows.num_rows} rows arrived after later ones "
+                'had been emitted: allow a longer delay in with_watermark, or set late="drop" to '
+                "count them and go on"
             )
         if self._late == "stream":
             self._context.emit_to(LATE, rows)

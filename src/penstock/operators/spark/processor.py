@@ -288,7 +288,7 @@ class StatefulProcessorHandle:
 
 
 class StatefulProcessor(ABC):
-    """PySpark's `StatefulProcessor`, for those who have no need of PySpark's own.
+    """The interface of PySpark's `StatefulProcessor`, without PySpark.
 
         class Count(StatefulProcessor):
             def init(self, handle):

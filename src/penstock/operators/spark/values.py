@@ -145,7 +145,9 @@ def _kept_struct(fields: Sequence[tuple[str, Convert | None]], value: object) ->
     if isinstance(value, dict):
         items = [value.get(name) for name, _ in fields]
         if odd := set(value) - {name for name, _ in fields}:
-            raise ValueError(f"a struct of {', '.join(name for name, _ in fields)} has no {', '.join(map(str, odd))}")
+            raise ValueError(
+                f"a struct of {', '.join((name for name, _ in fields))} has no field {', '.join(map(str, odd))}"
+            )
     elif isinstance(value, tuple | list) and len(value) == len(fields):
         items = list(value)
     else:

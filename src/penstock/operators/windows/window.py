@@ -111,8 +111,9 @@ class WindowOperator(NamedOperator):
     def _on_late(self, batch: pa.RecordBatch, rows: npt.NDArray[np.intp]) -> None:
         if self.late == "error":
             raise DataError(
-                f"operator '{self.context.operator}': the windows of {len(rows)} rows had been emitted when the rows "
-                f'came: allow a longer delay in with_watermark, or set late="drop" to count them and go on'
+                f"operator '{self.context.operator}': {len(rows)} rows arrived after their windows "
+                'had been emitted: allow a longer delay in with_watermark, or set late="drop" to '
+                "count them and go on"
             )
         if self.late == "stream":
             self.context.emit_to(LATE, take_rows(batch, rows))

@@ -28,7 +28,7 @@ def check_backend(name: object) -> None:
     """Raise `OptionError` unless there is a backend of this name."""
     if not isinstance(name, str) or name not in BACKENDS:
         known = ", ".join(repr(each) for each in BACKENDS)
-        raise OptionError(f"state_backend is {name!r}: there is no such backend; the known ones are: {known}")
+        raise OptionError(f"state_backend is {name!r}: unknown backend; the backends are: {known}")
 
 
 __all__ = ["BACKENDS", "DEFAULT_BACKEND", "StateBackend", "backend_of", "check_backend"]

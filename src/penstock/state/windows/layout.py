@@ -80,7 +80,8 @@ def _layout(
     grid = None if ticks is None else windows.on(ticks)
     if ticks is None or grid is None:
         raise DataError(
-            f"state '{name}': {windows} cannot be had with event times of type {time}: cast them to timestamp('ms')"
+            f"state '{name}': {windows} cannot be represented in event times of type {time}: cast "
+            "them to timestamp('ms')"
         )
     numbers = tuple((label, accumulator.kind) for label, accumulator in accumulators.items())
     return Layout(tuple(kinds), time, numbers, ticks, grid, tuple(accumulators.values()))

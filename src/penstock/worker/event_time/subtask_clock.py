@@ -76,8 +76,8 @@ class SubtaskClock:
         is_apart = not chain.emits_later_before(self._follower)
         if self._max_drift_ms is not None and not (is_apart and chain.source is not None):
             _log.warning(
-                "operator '%s': max_drift has no effect, because splits cannot be told apart here: call with_watermark "
-                "right behind the source, or behind map and filter",
+                "operator '%s': max_drift has no effect, because splits cannot be distinguished "
+                "here: call with_watermark right behind the source, or behind map and filter",
                 self._follower.operator,
             )
         if not is_apart:

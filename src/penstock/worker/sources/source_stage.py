@@ -179,9 +179,10 @@ class SourceStage:
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             kind, noted = type(self.source).__name__, position.offset.decode(errors="replace")
             raise IncompatibleCheckpoint(
-                f"source '{self.operator}', a {kind}, cannot go on from position {noted} of split '{name}', which the "
-                f"checkpoint has of a source of that name ({type(error).__name__}: {error}). If it was another, put "
-                f"it back, or give this one another name and set allow_dropped_state=True"
+                f"source '{self.operator}', a {kind}, cannot resume from position {noted} of split "
+                f"'{name}', which the checkpoint holds for a source of that name "
+                f"({type(error).__name__}: {error}). If that was a different source, put it back, or "
+                "give this one another name and set allow_dropped_state=True"
             ) from error
 
     @property

@@ -99,7 +99,7 @@ def test_a_checkpoint_that_is_not_there_is_told_with_those_that_are(tmp_path: Pa
     add_void(store, 5)
     missing = penstock("checkpoints", "show", tmp_path, 9)
     assert missing.exit_code == 1
-    assert "there is no checkpoint 9: there are 3, 4" in missing.stderr
+    assert "checkpoint 9 does not exist; the existing ones are 3, 4" in missing.stderr
     assert "never completed" in penstock("checkpoints", "show", tmp_path, 5).stderr
     assert penstock("checkpoints", "show", tmp_path, "x").exit_code == 2
     assert penstock("checkpoints", "show", tmp_path, 0).exit_code == 2

@@ -90,4 +90,4 @@ def test_splits_of_other_sources_are_left_alone(tmp_path: Path) -> None:
     assert newest is not None
     (split,) = [split.split for report in read_manifest(store, newest).reports for split in report.splits]
     result = penstock("checkpoints", "drop-split", tmp_path, split, "--yes")
-    assert result.exit_code != 0 and "'read' is no FileSource" in result.stderr
+    assert result.exit_code != 0 and "'read' is not a FileSource" in result.stderr

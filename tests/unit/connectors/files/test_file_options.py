@@ -260,7 +260,7 @@ def test_a_declared_column_that_a_file_does_not_have_is_named(tmp_path: Path) ->
         ({"format": "text", "wholetext": True}, "Spark has the option wholetext"),
         ({"format": "csv", "sep": ";;"}, "sep is ';;': it must be one ASCII character"),
         ({"format": "csv", "header": "yes"}, "header is 'yes': it must be True or False"),
-        ({"format": "csv", "encoding": "klingon"}, "there is no such encoding"),
+        ({"format": "csv", "encoding": "klingon"}, "unknown encoding"),
         ({"format": "csv", "timestampFormat": "EEE dd"}, "'EEE' is not supported"),
         ({"format": "csv", "dateFormat": "dd.MM.yyyy"}, "dateFormat needs a declared schema"),
         ({"format": "csv", "multiLine": True, "escape": "\\"}, "multiLine=True needs escape to be the quote"),

@@ -132,14 +132,14 @@ def test_too_many_directories_in_one_checkpoint_are_told(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("partition_by", "batch", "said"),
     [
-        ("x", {"n": [1]}, "names the column 'x', which is not there"),
+        ("x", {"n": [1]}, "names the column 'x', which is not found"),
         ("n", {"n": [1]}, "none is left for the files"),
         ("n", {"n": [1.5], "x": [1]}, "is double: use a string"),
-        ("n", {"n": [""], "x": [1]}, "cannot be told from null"),
-        ("n", {"n": ["__HIVE_DEFAULT_PARTITION__"], "x": [1]}, "cannot be told from null"),
+        ("n", {"n": [""], "x": [1]}, "cannot be distinguished from null"),
+        ("n", {"n": ["__HIVE_DEFAULT_PARTITION__"], "x": [1]}, "cannot be distinguished from null"),
         ("day(n)", {"n": [1]}, "needs a timestamp, and the column is int64"),
         ("hour(n)", {"n": [datetime.date(2026, 1, 1)]}, "needs a timestamp"),
-        ("day(n)", {"n": [datetime.date(2026, 1, 1)], "n_day": [1]}, "which is there already"),
+        ("day(n)", {"n": [datetime.date(2026, 1, 1)], "n_day": [1]}, "which exists already"),
     ],
 )
 def test_rows_that_have_no_directory_are_told(

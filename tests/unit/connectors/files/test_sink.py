@@ -155,7 +155,7 @@ def test_staged_output_that_is_gone_is_an_error_and_not_a_loss(tmp_path: Path) -
 @pytest.mark.parametrize("name", ["../../etc/passwd", "_staging/../x", "/etc/passwd", "x"])
 def test_a_committable_names_nothing_outside_the_directory(tmp_path: Path, name: str) -> None:
     hostile = json.dumps({"staged": name, "final": name, "bytes": 1}).encode()
-    with pytest.raises(StorageError, match="which no writer did"):
+    with pytest.raises(StorageError, match="which are no names of this sink"):
         ParquetSink(tmp_path).committer().commit(ONE, [hostile])
 
 

@@ -260,8 +260,8 @@ def test_only_values_that_use_what_the_reader_lacks_are_at_fault() -> None:
         ("string", b"\x04\xff\xfe", "(?i)utf"),
         ("boolean", b"\x02", "neither 0 nor 1"),
         ("double", b"\0\0\0\0", "ends in the middle"),
-        (["null", "int"], b"\x04", "none of its 2"),
-        ({"type": "enum", "name": "e", "symbols": ["A"]}, b"\x02", "none of its 1 symbols"),
+        (["null", "int"], b"\x04", "outside its 2"),
+        ({"type": "enum", "name": "e", "symbols": ["A"]}, b"\x02", "outside its 1 symbols"),
         ({"type": "array", "items": "int"}, b"\x04\x02", "ends in the middle"),
         ({"type": "fixed", "name": "f", "size": 3}, b"ab", "ends in the middle"),
         (
@@ -287,8 +287,12 @@ def test_a_message_does_not_read_from_the_next_one() -> None:
     [
         (record(v="int"), pa.array([2**40]), "v: Integer value 1099511627776 not in range"),
         (record(v="long"), pa.array([None], pa.int64()), "v: 1 values are null"),
-        (record(v={"type": "enum", "name": "e", "symbols": ["A"]}), pa.array(["Z"]), "v: 'Z' is none of the symbols A"),
-        (record(v="long", w="int"), pa.array([1]), "there is no column 'w', and the Avro schema has no default"),
+        (
+            record(v={"type": "enum", "name": "e", "symbols": ["A"]}),
+            pa.array(["Z"]),
+            "v: 'Z' is not one of the symbols A",
+        ),
+        (record(v="long", w="int"), pa.array([1]), "column 'w' is missing, and the Avro schema has no default"),
         (record(w=("int", 1)), pa.array([1]), "column 'v' is not in the Avro schema, whose fields are w"),
         (
             record(v={"type": "long", "logicalType": "timestamp-millis"}),

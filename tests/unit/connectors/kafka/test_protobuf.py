@@ -86,7 +86,7 @@ def test_proto2_has_defaults_and_required_fields() -> None:
 def test_text_that_cannot_be_read_is_refused_with_its_line(text: str, reason: str) -> None:
     with pytest.raises(PipelineError, match=reason):
         message_type("test", None, f'syntax = "proto3"; {text}')
-    with pytest.raises(PipelineError, match="there is no message 'N'; there is M"):
+    with pytest.raises(PipelineError, match="no message 'N'; the messages are M"):
         message_type("test", "N", 'syntax = "proto3"; message M {}')
     with pytest.raises(PipelineError, match="needs message=, a generated class"):
         message_type("test", None, None)
@@ -137,6 +137,6 @@ def test_the_place_of_a_message_is_written_as_it_is_read() -> None:
 def test_a_message_without_a_frame_is_refused(value: bytes) -> None:
     with pytest.raises(ValueError, match="does not begin with a zero byte"):
         unframed(values_joined([b"\0\0\0\0\1x", value]))
-    with pytest.raises(ValueError, match="which message of its schema"):
+    with pytest.raises(ValueError, match="the index of its message type"):
         message_indexes(values_joined([b"\xfe\x01"]))
     assert np.array_equal(values_joined([None, b"a", None]).rows, [1])

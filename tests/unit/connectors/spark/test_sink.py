@@ -419,8 +419,8 @@ def with_another_attribute() -> Written:
 @pytest.mark.parametrize(
     ("message", "said"),
     [
-        (17, "write returned 17, and not a WriterCommitMessage"),
-        (Part("x", b""), "and not a WriterCommitMessage"),
+        (17, "write returned 17, not a WriterCommitMessage"),
+        (Part("x", b""), "not a WriterCommitMessage"),
         (Bare(), "the commit message has a .*Bare in it.*make it a dataclass"),
         (Slotted(), "the commit message has a .*Slotted in it.*make it a dataclass"),
         (with_another_attribute(), "make it a dataclass without other attributes"),
@@ -496,7 +496,7 @@ def test_rebuilding_a_message_runs_none_of_its_code() -> None:
     ],
 )
 def test_what_no_writer_can_have_handed_over_is_refused(forged: Any) -> None:
-    with pytest.raises(StorageError, match="no commit message"):
+    with pytest.raises(StorageError, match="not a commit message"):
         decode_message(forged, ALLOWED, "here")
 
 
@@ -505,7 +505,7 @@ NO_COMMITTABLES = [b"", b"\x80\x04N.", b"[]", b'{"schema": "", "message": null}'
 
 @pytest.mark.parametrize("committable", NO_COMMITTABLES)
 def test_so_is_what_is_no_committable(committable: bytes) -> None:
-    with pytest.raises(StorageError, match="is not what a SparkSink hands over"):
+    with pytest.raises(StorageError, match="is not a committable of a SparkSink"):
         SparkSink(Files).committer().commit(ONE, [committable])
 
 

@@ -503,7 +503,7 @@ def test_a_batch_with_its_columns_in_another_order_or_smaller_types_is_brought_i
 
 def test_read_must_return_an_iterator() -> None:
     Wrong.rows = ((1, "a"),)
-    assert "read returned a tuple, and not an iterator" in str(failing(Wrong, "batch"))
+    assert "read returned a tuple, not an iterator" in str(failing(Wrong, "batch"))
 
 
 @pytest.mark.parametrize("method", ["initialOffset", "latestOffset", "partitions", "read"])

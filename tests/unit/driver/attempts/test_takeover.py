@@ -127,7 +127,7 @@ class TestClaiming:
             def create(self, path: str, data: Data) -> bool:
                 return False if path.endswith("reserved.json") else super().create(path, data)
 
-        with pytest.raises(FencedError, match="16 times somebody else took this checkpoint directory over first"):
+        with pytest.raises(FencedError, match="took this checkpoint directory over first, 16 times in a row"):
             own(Contested())
 
     def test_a_lost_race_is_tried_again(self) -> None:
@@ -213,7 +213,7 @@ class TestClaiming:
         first = take_over(store, SHAPE, token="one", has_committing_sinks=False)
         take_over(store, SHAPE, token="two", has_committing_sinks=False)
         store.delete(paths.reserved(first.first))
-        with pytest.raises(FencedError, match="of another driver has taken this checkpoint directory over"):
+        with pytest.raises(FencedError, match="of another driver has since taken this checkpoint directory over"):
             take_over(store, SHAPE, token="one", has_owned=True, has_committing_sinks=False)
 
     def test_a_driver_that_restarts_does_not_take_back_what_another_one_owns(self) -> None:
@@ -221,7 +221,9 @@ class TestClaiming:
         own(store, token="one")
         own(store, token="other")
         before = dict(store.blobs)
-        with pytest.raises(FencedError, match="generation 2 of another driver has taken this checkpoint directory"):
+        with pytest.raises(
+            FencedError, match="generation 2 of another driver has since taken this checkpoint directory"
+        ):
             own(store, token="one")
         assert store.blobs == before
 

@@ -135,5 +135,5 @@ def test_a_turn_ends_however_the_call_ends(raised: BaseException, expected: type
 
 
 def test_output_of_a_sink_that_is_gone_is_not_passed_over() -> None:
-    with pytest.raises(PenstockError, match="checkpoint 2 has output of sink 'out' to publish, and this pipeline has"):
+    with pytest.raises(PenstockError, match="checkpoint 2 has output of sink 'out' to publish, but this pipeline has"):
         Committers({}, ManualClock()).publish(permit(2, 1))

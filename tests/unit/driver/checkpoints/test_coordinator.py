@@ -241,7 +241,7 @@ class TestOutputOfASinkThatThePipelineDoesNotHave:
 
     def test_is_an_error_that_names_the_sink_and_the_cure(self) -> None:
         cure = (
-            "checkpoint 7 has output of sink 'gone' to publish, and this pipeline has no such sink: "
+            "checkpoint 7 has output of sink 'gone' to publish, but this pipeline has no such sink: "
             "put it back, or give the sink its old name"
         )
         with pytest.raises(PenstockError, match=cure):

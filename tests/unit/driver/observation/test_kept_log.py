@@ -158,7 +158,7 @@ def test_a_store_that_fails_is_said_once_and_the_lines_are_tried_again(
         store.is_broken = False
         wait_for(lambda: "pipeline orders: first" in texts(store))
         close()
-    assert sum("cannot be kept" in each for each in caplog.messages) == 1
+    assert sum("cannot be written" in each for each in caplog.messages) == 1
     assert texts(store)[0] == "pipeline orders: first"
 
 

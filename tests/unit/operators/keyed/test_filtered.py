@@ -150,11 +150,11 @@ def test_mistakes_are_told_with_a_way_out() -> None:
     keyed = Pipeline("filtered").source(ListSource([{"k": 0, "v": 1, "w": 1}])).key_by("k")
     with pytest.raises(PipelineError, match="n is filtered, and where is True: it must be an Arrow expression"):
         keyed.aggregate(n=filtered("count", where=True))
-    with pytest.raises(PipelineError, match="filtered twice: put the conditions together with &"):
+    with pytest.raises(PipelineError, match="filtered twice: combine the conditions with &"):
         keyed.aggregate(n=filtered(filtered("count", where=SMALL), where=LARGE))
     with pytest.raises(PipelineError, match="sum needs a column"):
         keyed.aggregate(n=filtered("sum", where=SMALL))
-    with pytest.raises(PipelineError, match="an aggregate of a frame cannot be filtered: make a column"):
+    with pytest.raises(PipelineError, match="an aggregate of a frame cannot be filtered: aggregate a column"):
         keyed.over(rows=2).aggregate(n=filtered("count", where=SMALL))
     with pytest.raises(DataError, match=r"a condition of a filtered aggregate is int64: where=… must be true or false"):
         collect(keyed.aggregate(n=filtered("count", where=pc.field("w") + 1)))

@@ -341,11 +341,11 @@ def numbers() -> Stream:
 
 def test_mistakes_are_told_with_a_way_out() -> None:
     keyed = numbers().key_by("k")
-    with pytest.raises(PipelineError, match="over takes one of rows=, such as rows=10, and range="):
+    with pytest.raises(PipelineError, match="over takes either rows=, such as rows=10, or range="):
         keyed.over()
     with pytest.raises(PipelineError, match=r"over\(range=…\) needs event time: call with_watermark"):
         keyed.over(range="1 s")
-    with pytest.raises(DataError, match="total: a sum or mean is made of numbers, not of string: cast"):
+    with pytest.raises(DataError, match="total: sum and mean need numbers, not string: cast"):
         collect(keyed.over(rows=2).aggregate(total=("sum", "v")))
     with pytest.raises(DataError, match="the input has a column 'v' already: give the output another name"):
         collect(keyed.over(rows=2).aggregate(v="count"))

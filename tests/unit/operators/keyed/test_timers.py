@@ -233,4 +233,6 @@ def test_timers_that_are_set_after_the_end_are_said(caplog: pytest.LogCaptureFix
     rows = [{"k": number} for number in range(5)]
     pipeline.source(ListSource(rows)).key_by("k").process(SetsAnother(), name="alarms").sink(CollectSink())
     run(pipeline)
-    assert "operator 'alarms', subtask 0: 5 timers that were set when the input had ended are not called" in caplog.text
+    assert (
+        "operator 'alarms', subtask 0: 5 timers that were set after the input had ended are not called" in caplog.text
+    )

@@ -149,13 +149,13 @@ def test_a_column_that_top_adds_must_not_be_there() -> None:
 
 
 def test_a_column_that_is_not_there_is_named() -> None:
-    with pytest.raises(DataError, match="there is no column 'price', or more than one; the columns are: k, v"):
+    with pytest.raises(DataError, match="column 'price' not found, or ambiguous; the columns are: k, v"):
         collect(numbers().drop("op").key_by("k").top(1, by="price"))
 
 
 def test_a_changelog_has_no_first_records() -> None:
     changes = numbers().drop("op").key_by("k").top(1, by="v")
-    with pytest.raises(PipelineError, match="top: its input is a changelog, whose column 'op' takes records back"):
+    with pytest.raises(PipelineError, match="top: its input is a changelog, whose column 'op' retracts records"):
         changes.key_by("k").top(1, by="v")
 
 

@@ -98,8 +98,8 @@ class TestSequence:
     @pytest.mark.parametrize(
         ("more", "message"),
         [
-            ({"sequence": ("max", "v")}, "an output cannot have the name 'sequence'"),
-            ({"sequence": "amount"}, "'amount' is the sequence and an output"),
+            ({"sequence": ("max", "v")}, "no output can be named 'sequence'"),
+            ({"sequence": "amount"}, "'amount' names both the sequence column and an output"),
             ({"sequence": "customer"}, "an output has the name of a key column"),
             (
                 {"emit": "count"},
@@ -114,7 +114,7 @@ class TestSequence:
             running("aggregate", CollectSink(), orders(1), **more)
 
     def test_of_reduce_needs_a_name_of_its_own(self) -> None:
-        with pytest.raises(DataError, match="have a column 'amount' already: give the sequence another name"):
+        with pytest.raises(DataError, match="already have a column 'amount': give the sequence another name"):
             run(running("reduce", CollectSink(), orders(1), sequence="amount"), restarts=0)
 
     def test_of_reduce_is_compared_with_the_checkpoint(self) -> None:
@@ -289,5 +289,5 @@ class TestUpsert:
 
     def test_rows_without_the_column_are_an_error(self, tmp_path: Path) -> None:
         sink = ParquetSink(tmp_path, upsert="customer", by="nope")
-        with pytest.raises(DataError, match="upsert: there is no column 'nope'"):
+        with pytest.raises(DataError, match="upsert: column 'nope' not found"):
             run(running("sum", sink, orders(10)), restarts=0)

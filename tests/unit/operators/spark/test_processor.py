@@ -72,12 +72,12 @@ class LateBroadcastState(TwoInputFunction):
 
 def test_a_state_that_is_asked_for_with_the_records_is_refused_at_once() -> None:
     for function, form in ((LateState(), "rows"), (LateKeyedState(), "arrow")):
-        with pytest.raises(DataError, match=r"state 'late' while it works on records: ask for .* in open\(\), or init"):
+        with pytest.raises(DataError, match=r"state 'late' while it processes records: ask for .* in open\(\) or init"):
             output_of(function, [{"id": "a"}], format=form)
     pipeline = Pipeline("p")
     sides = [pipeline.source(ListSource([{"id": "a"}]), name=name) for name in ("left", "right")]
     sides[0].connect(sides[1].broadcast()).process(LateBroadcastState()).sink(CollectSink())
-    with pytest.raises(DataError, match="state 'late' while it works"):
+    with pytest.raises(DataError, match="state 'late' while it processes"):
         run(pipeline, restarts=0)
 
 
@@ -144,7 +144,7 @@ class Lives(Base):
 def test_a_deleted_state_is_not_used() -> None:
     with pytest.raises(DataError, match="state 'n' was deleted"):
         output_of(Deleted(), [{"id": "a"}])
-    with pytest.raises(DataError, match=r"deletes state 'n' while it works on records.*clear\(\)"):
+    with pytest.raises(DataError, match=r"deletes state 'n' while it processes records.*clear\(\)"):
         output_of(DeletedLate(), [{"id": "a"}])
 
 
@@ -159,7 +159,7 @@ def test_a_state_that_is_deleted_and_asked_for_is_an_error() -> None:
 
 
 def test_no_timer_is_set_without_a_key() -> None:
-    with pytest.raises(DataError, match=r"a timer is set in open\(\), or init\(\)"):
+    with pytest.raises(DataError, match=r"a timer is set in open\(\) or init\(\)"):
         output_of(TimerInInit(), [{"id": "a"}])
 
 

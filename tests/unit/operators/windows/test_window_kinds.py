@@ -91,7 +91,7 @@ def test_a_record_of_a_session_that_would_be_complete_is_late() -> None:
     output, result = run_of(build, ListSource(LATE, batch_rows=1))
     assert {row["window_start"]: row["total"] for row in output} == {5: 1, 25: 8, 40: 2}
     assert result.rows_late == 1
-    with pytest.raises(DataError, match="operator 'sessions': the windows of 1 rows had been emitted"):
+    with pytest.raises(DataError, match="operator 'sessions': 1 rows arrived after their windows had been emitted"):
         run_of(lambda stream: build(stream, late="error"), ListSource(LATE, batch_rows=1), restarts=0)
 
 
@@ -187,7 +187,7 @@ def test_late_records_of_one_group_have_their_own_columns_alone() -> None:
 
 def test_one_group_has_one_subtask_and_no_functions_by_key() -> None:
     grouped = Pipeline("p").source(ListSource([])).key_by()
-    with pytest.raises(PipelineError, match="makes one group, which one subtask works on"):
+    with pytest.raises(PipelineError, match="makes one group, which one subtask processes"):
         grouped.count(parallelism=2)
     with pytest.raises(PipelineError, match="process needs the columns of a key"):
         grouped.process(object())

@@ -141,7 +141,9 @@ def test_late_records_are_left_out_and_counted() -> None:
 
 
 def test_late_records_are_an_error_if_they_are_to_be() -> None:
-    with pytest.raises(DataError, match=r"operator 'windows': the windows of 1 rows had been emitted.*delay in with_w"):
+    with pytest.raises(
+        DataError, match=r"operator 'windows': 1 rows arrived after their windows had been emitted.*delay in with_w"
+    ):
         run_of(lambda stream: windowed(stream, late="error"), ListSource(LATE, batch_rows=1), restarts=0)
 
 
@@ -214,7 +216,7 @@ def keyed() -> KeyedStream:
     [
         (lambda: keyed().window(0), "window: size is 0: it must be whole milliseconds, at least 1"),
         (lambda: keyed().window("soon"), "window: size is 'soon': it must be a number of seconds"),
-        (lambda: keyed().window("10 ms", every="11 ms"), "every may not be more than the size"),
+        (lambda: keyed().window("10 ms", every="11 ms"), "every must not exceed the size"),
         (lambda: keyed().window("10 ms", every="5 ms", offset="5 ms"), "offset must be less than every"),
         (lambda: keyed().window("10 ms", late="ignore"), "window: late is 'ignore': it must be 'drop' or 'error'"),
         (

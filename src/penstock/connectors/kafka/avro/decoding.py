@@ -192,7 +192,7 @@ class Enums(Reader):
     def read(self, data: Bytes, at: Positions, end: Positions) -> tuple[pa.Array, Positions]:
         numbers, at = longs(data, at, end)
         if ((numbers < 0) | (numbers >= len(self._names))).any():
-            raise ValueError(f"an enum has a number that is none of its {len(self._names)} symbols")
+            raise ValueError(f"an enum index is outside its {len(self._names)} symbols")
         unknown = numbers[self._unknown[numbers]]
         if len(unknown):
             name = self._names[int(unknown[0])]
@@ -276,7 +276,7 @@ class Unions(Reader):
     def _chosen(self, data: Bytes, at: Positions, end: Positions) -> tuple[Positions, Positions]:
         chosen, at = longs(data, at, end)
         if ((chosen < 0) | (chosen >= len(self._branches))).any():
-            raise ValueError(f"a union has a branch that is none of its {len(self._branches)}")
+            raise ValueError(f"a union index is outside its {len(self._branches)} branches")
         return chosen, at
 
 
@@ -344,7 +344,7 @@ class Lists(Reader):
             _, at[sized] = longs(data, at[sized], end[sized])
             counts[sized] = -counts[sized]
         if (counts < 0).any() or (counts > _OFFSETS_MAX).any():
-            raise ValueError("a block has a number of items that cannot be")
+            raise ValueError("a block has an impossible number of items")
         return counts, at
 
 

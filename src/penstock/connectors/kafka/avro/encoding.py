@@ -32,7 +32,7 @@ def _field(where: str, field: Any, column: pa.Array | None, rows: int) -> Ragged
     name, avro = field["name"], field["type"]
     if column is None:
         if "default" not in field:
-            raise ValueError(f"there is no column '{name}', and the Avro schema has no default for it")
+            raise ValueError(f"column '{name}' is missing, and the Avro schema has no default for it")
         return _default(avro, field["default"], rows)
     try:
         return _written(where, avro, column)
@@ -66,7 +66,7 @@ def _written(where: str, avro: Any, column: pa.Array) -> Ragged:
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Like a column that was read; an error where a value would become another one."""
     if pa.types.is_timestamp(kind) and pa.types.is_timestamp(column.type) and kind.tz and not column.type.tz:
-        raise ValueError("a timestamp without a time zone: say which, with cast, or declare a local-timestamp")
+        raise ValueError("a timestamp without a time zone: give it one with cast, or declare a local-timestamp")
     return column.cast(kind)
 
 
@@ -158,7 +158,7 @@ def _enum(avro: Any, column: pa.Array) -> Ragged:
     numbers = pc.index_in(column, pa.array(avro["symbols"], pa.string()))
     if numbers.null_count:
         unknown = column.filter(numbers.is_null())[0].as_py()
-        raise ValueError(f"'{unknown}' is none of the symbols {', '.join(avro['symbols'])}")
+        raise ValueError(f"'{unknown}' is not one of the symbols {', '.join(avro['symbols'])}")
     return encoded_longs(np.asarray(numbers).astype(np.int64))
 
 

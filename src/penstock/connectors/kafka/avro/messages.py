@@ -43,7 +43,7 @@ class AvroDecoder:
             hint = ""
             if len(values.at) == 1 and values.count == 1 and self._is_framed(values.data.tobytes()):
                 hint = ". It may begin with the id of a schema in a registry: set registry="
-            raise ValueError(f"no Avro record of the schema: {error}{hint}") from error
+            raise ValueError(f"not an Avro record of the schema: {error}{hint}") from error
         return with_nulls(batch, values)
 
     @staticmethod

@@ -87,7 +87,7 @@ def named(files: Sequence[bytes], name: str | None) -> MessageType:
     try:
         return _built(files, full)
     except KeyError as error:
-        raise ValueError(f"there is no message '{name}'; there is {', '.join(names) or 'none'}") from error
+        raise ValueError(f"no message '{name}'; the messages are {', '.join(names) or 'none'}") from error
 
 
 def _built(files: Sequence[bytes], name: str) -> MessageType:

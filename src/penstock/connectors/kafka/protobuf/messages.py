@@ -182,7 +182,7 @@ def _fitted(message: MessageType, batch: pa.RecordBatch) -> pa.RecordBatch:
     for field in wanted:
         if field.name not in batch.schema.names:
             if not field.nullable and not pa.types.is_nested(field.type):
-                raise ValueError(f"there is no column '{field.name}' of the message '{message.name}'")
+                raise ValueError(f"column '{field.name}' is missing for the message '{message.name}'")
             columns.append(_absent(field, batch.num_rows))
             continue
         column = _cast(batch.column(field.name), field)
@@ -218,4 +218,4 @@ def _require_symbols(field: Any, column: pa.Array) -> None:
     unknown = column.filter(pc.invert(pc.is_in(column, pa.array(names, pa.string()), skip_nulls=False)))
     unknown = unknown.drop_null()
     if len(unknown):
-        raise ValueError(f"{field.name}: '{unknown[0].as_py()}' is none of {', '.join(names)}")
+        raise ValueError(f"{field.name}: '{unknown[0].as_py()}' is not one of {', '.join(names)}")
