@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.columnar import values
 from penstock.columnar.values import rows_of, tuples_of, values_of
+from penstock.errors import DataError
 from tests.unit.columnar.arrays import NAMES, columns
 
 ROWS = 40
@@ -156,12 +157,16 @@ def test_lists_of_a_dictionary_are_objects_of_one_row_each() -> None:
     assert first == second and first is not second
 
 
-def test_rows_without_columns_and_columns_of_one_name_are_as_with_arrow() -> None:
+def test_rows_without_columns_are_as_with_arrow() -> None:
     nothing = pa.RecordBatch.from_struct_array(pa.array([{}, {}], pa.struct([])))
     assert rows_of(nothing) == [{}, {}]
     assert tuples_of([], 2) == [(), ()]
+
+
+def test_a_dictionary_does_not_hold_one_of_two_columns_of_a_name() -> None:
     twice = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
-    assert rows_of(twice) == twice.to_pylist()
+    with pytest.raises(DataError, match="two columns have the name 'a'"):
+        rows_of(twice)
 
 
 def test_code_is_compiled_once_for_each_set_of_names() -> None:
