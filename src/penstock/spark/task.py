@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import os
 import sys
 import threading
@@ -33,7 +32,7 @@ from penstock.storage.port import Store
 from penstock.worker.host import Process, WorkerLog
 from penstock.worker.loop import run_worker
 from penstock.worker.pulse import Pulse, WorkerBeat
-from penstock.worker.scheduling.memory import retain_freed_memory
+from penstock.worker.scheduling.memory import rare_collections, retain_freed_memory
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.shared import require_shared
 from penstock.worker.worker import Worker
@@ -91,13 +90,12 @@ def work(launch: WorkerLaunch, number: WorkerId, address: str | None) -> None:
     # Uploads run beside user code that may hold the interpreter: each time they come back from the disk they would
     # wait for as long as this, several times in a checkpoint.
     sys.setswitchinterval(_SWITCH_S)
-    # Modules and whatever else is there by now stays: the collector would look through all of it, between records.
-    gc.freeze()
     transport = ZmqTransport(number, launch.secrets, address)
     mail = Mail(transport.wake)
     background = ThreadBackground(mail)
     resources = contextlib.ExitStack()
     try:
+        resources.enter_context(rare_collections())
         transport.connect(COORDINATOR, launch.driver)
         store = _open_store(launch, number, transport)
         hello = HelloFrame(launch.generation, number, transport.endpoint, os.getpid())
@@ -134,7 +132,6 @@ def work(launch: WorkerLaunch, number: WorkerId, address: str | None) -> None:
         resources.close()
         background.close()
         transport.close()
-        gc.unfreeze()
 
 
 def _open_store(launch: WorkerLaunch, number: WorkerId, transport: ZmqTransport) -> Store:
