@@ -119,7 +119,14 @@ class Job:
         self._at_end: list[Callable[[], None]] = []
         worker = settings.worker(session_zone(spark))
         self._worker_group = SparkWorkerGroup(
-            spark, name, worker, address, network, self._on_workers_lost, self._on_workers_held_up
+            spark,
+            name,
+            worker,
+            address,
+            network,
+            self._on_workers_lost,
+            self._on_workers_held_up,
+            start_timeout_ms=settings.supervisor().start_timeout_ms,
         )
         self._supervisor = Supervisor(
             plan,

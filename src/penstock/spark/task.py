@@ -58,7 +58,7 @@ class WorkerLaunch:
     is_local: bool = True
     """Whether all workers are on the driver's host, so that nobody needs to listen on the network."""
     storage_options: dict[str, object] = field(default_factory=dict)
-    welcome_ms_max: int = 60_000
+    welcome_ms_max: int = 120_000
     reservation: Reservation | None = None
     """With which the driver took its directory over; a worker that does not see it sees another directory."""
 

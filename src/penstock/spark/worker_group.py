@@ -80,6 +80,8 @@ class SparkWorkerGroup:
         address: str | None,
         failed: Callable[[Generation, Exception], None],
         held_up: Callable[[Generation, HoldUp | None], None],
+        *,
+        start_timeout_ms: int = 120_000,
     ) -> None:
         self._spark = spark
         self._name = name
@@ -90,6 +92,8 @@ class SparkWorkerGroup:
         self._address = address
         self._failed = failed
         self._held_up = held_up
+        self._start_timeout_ms = start_timeout_ms
+        """A worker that has come up waits for the others as long as the driver does."""
         self._transport: ZmqTransport | None = None
         self._beat: DriverBeat | None = None
         self._pulse: Pulse | None = None
@@ -130,6 +134,7 @@ class SparkWorkerGroup:
             None if manifest is None else manifest.checkpoint,
             self._address is None,
             self._store.options,
+            welcome_ms_max=self._start_timeout_ms,
             reservation=reservation,
         )
         self._settled[generation] = threading.Event()

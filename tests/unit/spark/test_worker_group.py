@@ -17,6 +17,7 @@ from penstock.protocol.ownership import Reservation
 from penstock.spark import worker_group as gang_module
 from penstock.spark.sessions import is_stopped
 from penstock.spark.slots import Slots
+from penstock.spark.task import WorkerLaunch
 from penstock.spark.worker_group import SparkWorkerGroup, StoreAddress
 from penstock.worker.settings import WorkerSettings
 from tests.unit.mailbox.fake_ports import Numbers, read
@@ -65,6 +66,7 @@ class Reports:
             None,
             lambda generation, error: self.failures.put(error),
             lambda generation, hold_up: self.hold_ups.put(hold_up),
+            start_timeout_ms=300_000,
         )
         worker_group.launch(G, plan(read(Numbers({})), 2, workers=2), None, Reservation(CheckpointId(1), G))
         return worker_group
@@ -91,6 +93,14 @@ def test_a_job_that_ends_because_its_session_was_stopped_says_so_in_a_sentence(t
     error = reports.failures.get(timeout=HANG_S)
     assert isinstance(error, SessionStopped)
     assert "start the pipeline again on a new session" in str(error)
+    worker_group.close()
+
+
+def test_a_worker_waits_for_the_others_as_long_as_the_driver_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches: queue.Queue[WorkerLaunch] = queue.Queue()
+    monkeypatch.setattr(SparkWorkerGroup, "_run_job", lambda group, launch: launches.put(launch))
+    worker_group = Reports().launched(Session(raising("nothing runs")))
+    assert launches.get(timeout=HANG_S).welcome_ms_max == 300_000
     worker_group.close()
 
 
