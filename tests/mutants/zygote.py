@@ -28,7 +28,7 @@ LIBRARIES = (
     *("numpy", "pandas", "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet"),
     *("fsspec", "msgspec", "pyspark.cloudpickle", "pyspark.sql.datasource", "typer", "zmq"),
     *("hypothesis", "hypothesis.strategies", "pytest"),
-    *("pyiceberg.catalog.sql", "deltalake", "duckdb", "psycopg", "confluent_kafka.schema_registry.avro", "ptars"),
+    *("pyiceberg.catalog.sql", "deltalake", "psycopg", "confluent_kafka.schema_registry.avro", "ptars"),
     *("httpx", "playwright.sync_api", "prometheus_client", "uvicorn"),
 )
 """Loading them takes seconds, which is longer than most trials. None of them starts a thread."""
