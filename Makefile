@@ -17,6 +17,9 @@ CODE := $(wildcard src tests benchmarks examples tools)
 # Spark starts `python3` for its workers unless it is told otherwise, and that one has none of our dependencies.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
+# Hundreds of processes of the tests import the same modules, and half of that time compiles them.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Number of pytest workers: the simulator keeps one core busy for each of them.
 JOBS ?= 2
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.kafka.broker import SHARED, Broker, NoBroker, SharedBroker
 from tests.kafka.kit import Topics
-from tests.kafka.registry_server import Gate, RegistryServer
+from tests.kafka.registry_server import SHARED as SHARED_REGISTRY
+from tests.kafka.registry_server import Gate, RegistryServer, SharedRegistry
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +56,9 @@ def mortal_topics(broker: Broker, tmp_path: Path) -> Iterator[Topics]:
 
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    if SHARED_REGISTRY in os.environ:
+        yield SharedRegistry(os.environ[SHARED_REGISTRY])
+        return
     made = RegistryServer(tmp_path_factory.mktemp("registry"))
     try:
         made.start()

@@ -7,16 +7,19 @@ It comes from Maven, once, into a cache outside of the repository: `python -m te
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -42,6 +45,9 @@ _POM = f"""\
 """
 _UP_SECONDS = 120.0
 _JSON = "application/vnd.schemaregistry.v1+json"
+
+SHARED = "PENSTOCK_TEST_REGISTRY"
+"""The variable with the address of a registry that several processes share."""
 
 
 def runner() -> Path:
@@ -97,6 +103,41 @@ class RegistryServer:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+class SharedRegistry(RegistryServer):
+    """A registry that another process has started, and ends."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def start(self) -> None:
+        raise AssertionError("a shared registry runs already")
+
+    def stop(self) -> None:
+        raise AssertionError("a shared registry is not ended by a test")
+
+
+@contextlib.contextmanager
+def shared() -> Iterator[None]:
+    """A registry for all processes that are started meanwhile, if it can be started here. It ends with this process.
+
+    Their subjects have names of topics, which no other process has.
+    """
+    with tempfile.TemporaryDirectory(prefix="penstock-registry-") as directory:
+        registry = RegistryServer(Path(directory))
+        try:
+            registry.start()
+        except NoBroker:
+            # Each test says so by itself.
+            yield
+            return
+        os.environ[SHARED] = registry.url
+        try:
+            yield
+        finally:
+            del os.environ[SHARED]
+            registry.stop()
 
 
 class Gate:

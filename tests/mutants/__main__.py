@@ -9,15 +9,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
-from tests.kafka import broker
+from tests.kafka import broker, registry_server
 from tests.mutants import records
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.harness import REPOSITORY, SEEDS, BaselineFailed, Harness
 from tests.mutants.mutant import PACKAGE, Mutant
-from tests.mutants.records import Catcher
+from tests.mutants.records import Catcher, Node, Seed
 from tests.mutants.trees import pristine_copy
 from tests.mutants.verdicts import Survived, Unusable, Verdict
 
@@ -59,10 +59,16 @@ def main() -> int:
     return 1 if any(isinstance(verdict, Survived | Unusable) for verdict in verdicts.values()) else 0
 
 
-def shared_components(chosen: Sequence[Mutant]) -> AbstractContextManager[None]:
+@contextmanager
+def shared_components(chosen: Sequence[Mutant]) -> Iterator[None]:
     """Servers that trials share, because each would take longer to start its own than to try its mutant."""
-    is_wanted = any(test.startswith("tests/kafka/") for mutant in chosen for test in mutant.tests)
-    return broker.shared() if is_wanted else nullcontext()
+    tests = {test for mutant in chosen for test in mutant.tests}
+    with ExitStack() as stack:
+        if any(test.startswith("tests/kafka/") for test in tests):
+            stack.enter_context(broker.shared())
+        if "tests/kafka/test_registry.py" in tests:
+            stack.enter_context(registry_server.shared())
+        yield
 
 
 def files_changed_since(revision: str) -> set[str]:
@@ -81,13 +87,21 @@ def run(
     seeds, tests = harness.check_baseline(mutants)
     print(f"the unchanged tree passes {seeds} seeds and {tests} tests on record ({time.monotonic() - started:.0f} s)")
     verdicts: dict[str, Verdict] = {}
-    for mutant, verdict, seconds in harness.judge_all(mutants):
-        verdicts[mutant.name] = verdict
+    used_s = 0.0
+    for judged in harness.judge_all(sorted(mutants, key=lambda mutant: is_quick(catchers.get(mutant.name)))):
+        verdicts[judged.mutant.name] = judged.verdict
+        used_s += judged.used_s
         if is_recording:
             record(catchers, verdicts)
-        print(f"{mutant.origin} {mutant.name}: {verdict} ({seconds:.1f} s)", flush=True)
-    print(summary_of(verdicts, catchers) + f"; {time.monotonic() - started:.0f} s")
+        cost = f"{judged.seconds:.1f} s, {judged.used_s:.1f} s of a processor"
+        print(f"{judged.mutant.origin} {judged.mutant.name}: {judged.verdict} ({cost})", flush=True)
+    print(summary_of(verdicts, catchers) + f"; {time.monotonic() - started:.0f} s, {used_s:.0f} s of a processor")
     return verdicts
+
+
+def is_quick(catcher: Catcher | None) -> bool:
+    """Whether a seed or a unit test catches it. All others come first, so that none of them is alone at the end."""
+    return isinstance(catcher, Seed) or (isinstance(catcher, Node) and catcher.file.startswith("tests/unit/"))
 
 
 def summary_of(verdicts: dict[str, Verdict], catchers: dict[str, Catcher]) -> str:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import itertools
 import queue
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,6 +41,22 @@ class BaselineFailed(Exception):
     """The unchanged tree does not pass: nothing that a mutant does would mean anything."""
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict on one mutant, and what it cost."""
+
+    mutant: Mutant
+    verdict: Verdict
+    seconds: float
+    used_s: float
+    """Seconds of a processor that its trials took."""
+
+
+class _Used(threading.local):
+    seconds = 0.0
+    """Of a processor, by the trials that this thread has asked for."""
+
+
 class Harness:
     """Judges mutants of one state of the tree, which was copied at the beginning: others may go on working on it."""
 
@@ -48,6 +66,7 @@ class Harness:
         self._seeds = seeds
         self._jobs = jobs
         self._zygotes: queue.SimpleQueue[Zygote] = queue.SimpleQueue()
+        self._used = _Used()
         self._sound_seeds: set[Seed] = set()
         """Seeds that the unchanged tree passes."""
         self._tests: dict[str, bool] = {}
@@ -77,9 +96,11 @@ class Harness:
     @contextmanager
     def _zygote(self) -> Iterator[Zygote]:
         zygote = self._zygotes.get()
+        before_s = zygote.used_s
         try:
             yield zygote
         finally:
+            self._used.seconds += zygote.used_s - before_s
             self._zygotes.put(zygote)
 
     # --- the unchanged tree ---
@@ -135,14 +156,15 @@ class Harness:
 
     # --- judging ---
 
-    def judge_all(self, mutants: Iterable[Mutant]) -> Iterator[tuple[Mutant, Verdict, float]]:
-        """The verdicts, in the order of the mutants, and how many seconds each took."""
+    def judge_all(self, mutants: Iterable[Mutant]) -> Iterator[Judged]:
+        """The verdicts, in the order of the mutants."""
         with self._pool() as pool:
             yield from pool.map(self._timed, mutants)
 
-    def _timed(self, mutant: Mutant) -> tuple[Mutant, Verdict, float]:
-        started = time.monotonic()
-        return mutant, self.judge(mutant), time.monotonic() - started
+    def _timed(self, mutant: Mutant) -> Judged:
+        started, before_s = time.monotonic(), self._used.seconds
+        verdict = self.judge(mutant)
+        return Judged(mutant, verdict, time.monotonic() - started, self._used.seconds - before_s)
 
     def judge(self, mutant: Mutant) -> Verdict:
         try:

@@ -44,7 +44,10 @@ class Mutant:
     def apply(self, root: Path) -> None:
         """Plant the defect in the tree below `root`. Raises `Stale`."""
         path = root / PACKAGE / self.file
-        path.write_text(self.mutated(path.read_text(encoding="utf-8")), encoding="utf-8")
+        text = self.mutated(path.read_text(encoding="utf-8"))
+        # Another file of this name: other trees may have a link to this one.
+        path.unlink()
+        path.write_text(text, encoding="utf-8")
 
     def mutated(self, source: str) -> str:
         found = source.count(self.old)

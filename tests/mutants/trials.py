@@ -56,6 +56,8 @@ class Zygote:
         """The last trial was killed because a step took too long."""
         self._code = 0
         self._output = ""
+        self.used_s = 0.0
+        """Seconds of a processor that all trials took."""
 
     def simulate(self, source: Path, seeds: Sequence[int], only: str | None) -> BySimulator | Unusable | None:
         """Run seeds until one has a violation or does not end; None if all of them pass."""
@@ -129,6 +131,7 @@ class Zygote:
                 while self._trial is not None:
                     self._kill_trial()
                     self._next_line()
+                self.used_s += self._next_line()["used"]
                 self._output = (directory / OUTPUT).read_text(errors="replace")
 
     def _watched(self, source: Path) -> Iterator[dict[str, Any]]:

@@ -6,6 +6,7 @@ with another mutant. One request is one line of JSON on standard input; lines of
 {"pid": 4711}               the trial has begun; the process leads a group that can be killed
 ...                         lines of the trial itself, see `trial`
 {"ended": 0}                the trial is over, with this return code; a negative one is a signal
+{"used": 1.5}               the seconds of a processor that it took, with the processes that it has waited for
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ LIBRARIES = (
     *("numpy", "pandas", "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet"),
     *("fsspec", "msgspec", "pyspark.cloudpickle", "pyspark.sql.datasource", "typer", "zmq"),
     *("hypothesis", "hypothesis.strategies", "pytest"),
+    *("pyiceberg.catalog.sql", "deltalake", "psycopg", "confluent_kafka.schema_registry.avro", "ptars"),
+    *("httpx", "playwright.sync_api", "prometheus_client", "uvicorn"),
 )
-"""Loading them takes a second or more, which is longer than most trials."""
+"""Loading them takes seconds, which is longer than most trials. None of them starts a thread."""
 
 OUTPUT = "output"
 """The file in the directory of a trial that gets its standard output and standard error."""
@@ -61,7 +64,8 @@ def _await_end(pid: int, replies: TextIO) -> None:
         os.killpg(pid, signal.SIGKILL)
     code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
     replies.write(json.dumps({"ended": code}) + "\n")
-    os.waitpid(pid, 0)
+    _, _, usage = os.wait4(pid, 0)
+    replies.write(json.dumps({"used": usage.ru_utime + usage.ru_stime}) + "\n")
 
 
 def _run(request: dict[str, Any], replies: TextIO) -> None:

@@ -208,8 +208,10 @@ def test_a_kill_and_the_recovery_are_seen_without_a_reload(browser: Browser) -> 
         expect(page.locator(".generation.coming")).to_contain_text("generation 2")
         expect(page.locator(".generation.coming .legend li")).to_have_count(2)
         expect(page.locator(".generation").first).to_contain_text("Not up after")
-        # It counts on without a word from the server, as long as nothing new begins.
-        expect(page.locator(".generation.coming")).to_contain_text(re.compile(r"Not up after [2-9]"))
+        # It counts on without a word from the server, from whatever a slow machine shows first.
+        told = re.search(r"Not up after [\d.,]+ \w+", page.locator(".generation.coming").text_content() or "")
+        assert told is not None
+        expect(page.locator(".generation.coming")).not_to_contain_text(told.group())
         server.pipeline.recover()
         expect(page.locator("#phase")).to_have_text("running")
         expect(page.locator(".generation")).to_have_count(2)

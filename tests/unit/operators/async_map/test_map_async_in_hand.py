@@ -108,6 +108,24 @@ def test_whoever_closes_ends_calls_that_are_stuck() -> None:
     assert job.done.wait(HANG_S)
 
 
+class Leaving(Runner):
+    def call(self, batch: pa.RecordBatch) -> Any:
+        raise SystemExit("enough")
+
+
+def test_a_call_is_done_whatever_it_raises() -> None:
+    pool = Pool(1, Leaving, "leaving")
+    job = _Job(pa.record_batch({"n": [1]}), 0, True)
+    pool.submit(job)
+    pool.close()
+    # The thread ends behind the job, or with it.
+    for thread in threading.enumerate():
+        if thread.name == "leaving-1":
+            thread.join(HANG_S)
+    assert job.done.is_set()
+    assert isinstance(job.error, SystemExit)
+
+
 def test_a_runner_that_is_made_while_the_operator_closes_is_closed_too() -> None:
     runner, may_be_made = Kept(), threading.Event()
 
