@@ -13,6 +13,7 @@ from penstock.spark.environment import environment_failure
 
 _LINES_MAX = 30
 _NOISE = re.compile(r"^\s+at |^\s*\.\.\. \d+ more|^\s*$|^Driver stacktrace:|^An error occurred while calling ")
+_JAVA_CLASS = re.compile(r"^:?\s*(?:Caused by: )?(?:[\w$]+\.){2,}[\w$]+(?:Exception|Error): ")
 _CRASHED = "Python worker exited unexpectedly"
 _EXECUTOR = re.compile(r"ExecutorLostFailure \((executor \S+) [^)]*\)(?: Reason: ([^\n]*))?")
 
@@ -34,7 +35,7 @@ def workers_lost(error: Exception, master: str = "local") -> PenstockError:
             "The log of its executor may say more"
         )
     else:
-        lines = [line for line in text.splitlines() if not _NOISE.search(line)]
+        lines = [_JAVA_CLASS.sub("", line) for line in text.splitlines() if not _NOISE.search(line)]
         failure = WorkersLost("\n".join(dict.fromkeys(lines[:_LINES_MAX])) or type(error).__name__)
     failure.__cause__ = error
     return failure

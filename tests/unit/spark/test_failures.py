@@ -42,11 +42,17 @@ def test_a_lost_executor_is_named_with_its_reason() -> None:
 
 def test_an_exception_keeps_its_own_traceback_and_nothing_else() -> None:
     assert str(workers_lost(RuntimeError(RAISED))).splitlines() == [
-        ": org.apache.spark.api.python.PythonException: Traceback (most recent call last):",
+        "Traceback (most recent call last):",
         '  File "task.py", line 20, in work',
         '    raise ValueError("no such file")',
         "ValueError: no such file",
     ]
+
+
+def test_the_reason_begins_without_the_classes_of_java() -> None:
+    barrier = "Job aborted due to stage failure: Could not recover from a failed barrier stage ResultStage 3."
+    said = f"An error occurred while calling o47.save.\n: org.apache.spark.SparkException: {barrier}\n\tat o.x.Y(Z:1)\n"
+    assert str(workers_lost(RuntimeError(said))) == barrier
 
 
 def test_what_spark_said_is_not_lost() -> None:
