@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import polars
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -59,7 +60,6 @@ def test_map_of_pandas() -> None:
 
 
 def test_map_of_polars() -> None:
-    polars = pytest.importorskip("polars")
     rows = output_of(lambda s: s.map(lambda f: f.with_columns(polars.col("n") * 3), format="polars"), numbers(3))
     assert values(rows) == [0, 3, 6]
 
