@@ -29,6 +29,7 @@ from penstock.exchange.codec import decode_batches
 from penstock.ids import CheckpointId
 from penstock.protocol.manifest import Manifest, SnapshotKind, StateKind, StateSegment, committables_of
 from penstock.protocol.ownership import Tombstone
+from penstock.protocol.strays import STRAY, is_stray
 from penstock.storage import open_store, paths
 from penstock.storage.blob import read_segment
 from penstock.storage.copies import verify as verify_manifest
@@ -47,12 +48,16 @@ class CheckpointInfo:
     damage: str | None
     is_committed: bool
     """Whether its output is published."""
+    is_stray: bool = False
+    """Whether it had been given up when its manifest was written after all. Nothing is restored from it."""
 
     @property
     def kind(self) -> str:
-        """`"checkpoint"`, `"savepoint"`, `"final"` (of a pipeline that has ended) or `"damaged"`."""
+        """`"checkpoint"`, `"savepoint"`, `"final"` (of a pipeline that has ended), `"stray"` or `"damaged"`."""
         if self.manifest is None:
             return "damaged"
+        if self.is_stray:
+            return "stray"
         if self.manifest.is_savepoint:
             return "savepoint"
         return "final" if self.manifest.is_final else "checkpoint"
@@ -328,6 +333,8 @@ def _of_key(table: pa.Table, key: Sequence[object], operator: str) -> pa.Table:
 def _damage_of(store: Store, info: CheckpointInfo) -> str | None:
     if info.manifest is None:
         return info.damage
+    if info.is_stray:
+        return f"{STRAY}: nothing is restored from it, and it may be deleted"
     try:
         verify_manifest(store, info.manifest)
     except PenstockError as error:
@@ -338,6 +345,7 @@ def _damage_of(store: Store, info: CheckpointInfo) -> str | None:
 def _infos(directory: Directory, wanted: Sequence[CheckpointId]) -> Iterator[CheckpointInfo]:
     """Those of the wanted ones that completed, or are damaged, in their order."""
     committed = frozenset(directory.ids(paths.PathKind.COMMITTED))
+    newest = directory.newest_with_lineage()
     for checkpoint in wanted:
         manifest, damage = None, None
         try:
@@ -348,4 +356,4 @@ def _infos(directory: Directory, wanted: Sequence[CheckpointId]) -> Iterator[Che
             if found is None or isinstance(found, Tombstone):
                 continue
             manifest = found
-        yield CheckpointInfo(checkpoint, manifest, damage, checkpoint in committed)
+        yield CheckpointInfo(checkpoint, manifest, damage, checkpoint in committed, is_stray(checkpoint, newest))

@@ -67,7 +67,9 @@ class UserCodeError(PenstockError):
     may_pass: bool = False
     """Whether the cause lies outside the program, such as a connection, so that another attempt may succeed."""
     signature: str = ""
-    """Operator, exception, message and line, without the row and the subtask: equal if the same code fails again."""
+    """Operator, class of the exception and line: equal if the same code fails again, for whatever key, row and subtask.
+
+    With the message, if the class belongs to a client of a service: it may tell of the world outside."""
 
 
 class RestoreError(PenstockError):

@@ -29,6 +29,9 @@ _CELL = re.compile(
     r'(?:File ")?(?P<file><ipython-input-[^>]+>|[^\s"(]*ipykernel_\d+[/\\]\d+\.py)(?:", line |:)(?P<line>\d+)'
 )
 """A line of a cell, in a traceback or in a message."""
+_INSTALLED = tuple({os.path.join(sysconfig.get_path(name), "") for name in ("purelib", "platlib")})
+_OF_DATA = {"pyarrow", "pandas", "numpy"}
+"""Installed libraries that compute, and know of no world outside."""
 _OUTSIDE = (OSError, EOFError, MemoryError)
 """Exceptions whose cause is not the program: connections, files, memory."""
 
@@ -74,6 +77,13 @@ def place_of(error: BaseException) -> tuple[str | None, int | None]:
 def is_outside(error: BaseException) -> bool:
     """Whether the cause is not the program or its records: connections, files, memory."""
     return isinstance(error, _OUTSIDE)
+
+
+def _is_of_a_client(error: BaseException) -> bool:
+    """Whether the class belongs to an installed library: clients of services and databases have theirs for outages."""
+    module = type(error).__module__
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return file.startswith(_INSTALLED) and module.partition(".")[0] not in _OF_DATA
 
 
 def _innermost(error: BaseException) -> traceback.FrameSummary | None:
@@ -129,8 +139,10 @@ def user_code_error(what: str, error: BaseException, added_at: str = "") -> User
     made = UserCodeError(told + (f" ({'; '.join(at)})" if at else ""))
     made.traceback = "".join(traceback.format_exception(error))
     made.may_pass = is_outside(error)
-    # Neither the row nor the subtask: batches are cut and dealt out differently each time.
-    made.signature = f"{_SUBTASK.sub('', told)} ({line})"
+    # Neither the row nor the subtask: batches are cut and dealt out differently each time. Nor the message, which may
+    # hold the key or a value of the record; but the message of a client may tell of the world outside.
+    kind = type(error).__qualname__ if not _is_of_a_client(error) else f"{type(error).__qualname__}: {error}"
+    made.signature = f"{_SUBTASK.sub('', what)} raised {kind} ({line})"
     return made
 
 

@@ -62,6 +62,8 @@ class Cluster:
         self.is_verbose = is_verbose
         self.story: list[str] = []
         self.manifests: list[Manifest] = []
+        self.strays: list[Manifest] = []
+        """Those that took effect where a tombstone had been, when a newer generation had completed a checkpoint."""
         self.on_manifest: list[Callable[[Manifest], None]] = []
         self.on_launch: list[Callable[[Driver, Generation, Manifest | None], None]] = []
         self.decoded: dict[int, list[Captured]] = {}
@@ -244,6 +246,11 @@ class Cluster:
             return
         outcome = decode_manifest_or_tombstone(data)
         if isinstance(outcome, Tombstone):
+            return
+        newest = max((manifest.generation for manifest in self.manifests), default=0)
+        if outcome.generation < newest and self.disk.history.count(("create", path)) > 1:
+            self.tell(f"checkpoint {outcome.checkpoint} of generation {outcome.generation} is a stray")
+            self.strays.append(outcome)
             return
         self.tell(f"checkpoint {outcome.checkpoint} of generation {outcome.generation} is durable")
         self.decoded.clear()

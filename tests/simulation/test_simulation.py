@@ -87,6 +87,13 @@ def test_a_seed_with_calls_that_hang_always_tells_the_same_story(kind: FaultKind
     assert once.story == again.story
 
 
+def test_a_manifest_that_takes_effect_after_its_tombstone_is_gone_is_no_checkpoint() -> None:
+    # The write of manifest 4 hung; the next life of the pipeline had deleted the tombstone and ended.
+    found = run_seed(1676, is_verbose=True)
+    assert not found.violations
+    assert any("checkpoint 4 of generation 1 is a stray" in line for line in found.story)
+
+
 def test_a_seed_always_tells_the_same_story() -> None:
     once, again = run_seed(3, is_verbose=True), run_seed(3, is_verbose=True)
     assert once.story == again.story and len(once.story) > 50

@@ -727,6 +727,40 @@ def test_a_partitioned_table_is_published_by_its_root(database: Database) -> Non
     assert applied(found) == database.rows()
 
 
+@pytest.mark.parametrize("is_altered", [False, True])
+def test_a_partition_without_old_rows_is_refused_before_its_first_change(database: Database, is_altered: bool) -> None:
+    name = database.name
+    database(f"CREATE TABLE {name} (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+    database(f"CREATE TABLE {name}_low PARTITION OF {name} FOR VALUES FROM (0) TO (10)")
+    for table in (name, f"{name}_low"):
+        database(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
+    # A table of the same publication that is no partition needs no old rows.
+    database(f"CREATE TABLE {name}_other (id bigint PRIMARY KEY)")
+    tables = f"{name}, {name}_other"
+    database(f"CREATE PUBLICATION {name} FOR TABLE {tables} WITH (publish_via_partition_root = true)")
+    database.insert(3, 5)
+
+    def change() -> None:
+        database(f"INSERT INTO {name}_other VALUES (1)")
+        if is_altered:
+            database(f"ALTER TABLE {name}_low REPLICA IDENTITY DEFAULT")
+            database(f"UPDATE {name} SET v = 'new' WHERE id = 4")
+            database(f"ALTER TABLE {name}_low REPLICA IDENTITY FULL")
+        else:
+            high = f"{name}_high"
+            statements = (
+                f"CREATE TABLE {high} PARTITION OF {name} FOR VALUES FROM (10) TO (20)",
+                f"INSERT INTO {name} VALUES (12, 'old')",
+                f"UPDATE {name} SET v = 'new' WHERE id = 12",
+                # Nothing in the catalog shows it later.
+                f"ALTER TABLE {high} REPLICA IDENTITY FULL",
+            )
+            database("; ".join(statements))
+
+    with pytest.raises(DataError, match=f"{name}_.* has no old rows in the log.*REPLICA IDENTITY FULL"):
+        read(database, 100, change)
+
+
 def test_a_server_that_is_too_old_or_keeps_no_logical_log_is_told() -> None:
     class Old:
         class info:

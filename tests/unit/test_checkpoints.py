@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,12 @@ import pytest
 
 from penstock import Pipeline, TwoInputFunction, checkpoints
 from penstock.errors import OptionError, RestoreError, StorageError
+from penstock.ids import CheckpointId, Generation
 from penstock.protocol.coordinator.state import Policy
-from penstock.storage import LocalStore, paths
+from penstock.protocol.manifest import Manifest, PipelineShape
+from penstock.protocol.manifest.codec import encode_manifest
+from penstock.storage import LocalStore, MemoryStore, paths
+from penstock.storage.copies import export_checkpoint, import_checkpoint, read_manifest
 from penstock.testing import CHECKPOINT, CollectSink, ListSource, run
 from tests.fixtures.orders import rows_of
 
@@ -137,6 +142,41 @@ def test_damage_is_found_and_told(tmp_path: Path) -> None:
     assert directory.info().kind == "damaged"
     with pytest.raises(RestoreError, match="checkpoint 11: "):
         directory.read()
+
+
+def test_a_checkpoint_names_those_that_its_generation_has_found(tmp_path: Path) -> None:
+    for _ in range(3):
+        pipeline = Pipeline("p")
+        pipeline.source(ListSource([{"n": 1}]), name="read").sink(CollectSink(), name="out")
+        run(pipeline, parallelism=1, store=tmp_path, policy=Policy(interval_ms=10, retained=20))
+    found = [info.manifest for info in checkpoints.open(tmp_path).list() if info.manifest is not None]
+    for manifest in found:
+        older = [each.checkpoint for each in found if each.generation < manifest.generation]
+        assert list(manifest.older) == older
+        assert max(older, default=0) < manifest.first <= manifest.checkpoint
+    assert len({manifest.generation for manifest in found}) == 3
+
+
+def test_a_stray_is_told_as_what_it_is(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    shape = PipelineShape("p", 8)
+    newest = Manifest(CheckpointId(9), Generation(2), shape, first=CheckpointId(8), older=(CheckpointId(3),))
+    for manifest in (
+        Manifest(CheckpointId(3), Generation(1), shape),
+        Manifest(CheckpointId(5), Generation(1), shape, is_savepoint=True),
+        newest,
+    ):
+        store.create(paths.manifest(manifest.checkpoint), encode_manifest(manifest))
+    directory = checkpoints.open(tmp_path)
+    assert [(info.id, info.kind) for info in directory.list()] == [(3, "checkpoint"), (5, "stray"), (9, "checkpoint")]
+    assert directory.info(5).is_stray and not directory.info(3).is_stray
+    (verdict,) = [verdict for verdict in directory.verify() if not verdict.is_whole]
+    assert verdict.checkpoint.id == 5 and "given up" in str(verdict.damage)
+    with pytest.raises(RestoreError, match=r"checkpoint 5 .* cannot be restored: it was given up"):
+        import_checkpoint(store, 5)
+    copy = MemoryStore()
+    export_checkpoint(store, CheckpointId(9), copy)
+    assert read_manifest(copy, CheckpointId(9)) == replace(newest, first=CheckpointId(0), older=())
 
 
 def test_a_directory_without_checkpoints_is_told_apart_from_one_of_a_pipeline(tmp_path: Path) -> None:

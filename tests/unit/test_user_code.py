@@ -7,6 +7,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -113,14 +114,36 @@ class TestTheSameFailure:
         # Another bad row of another split, whose text has nothing to do with the message.
         assert first == self.of(["{", "5"])
 
-    def test_is_not_one_of_another_operator_line_or_message(self) -> None:
+    def test_is_known_by_place_and_class_whatever_key_or_value_the_message_holds(self) -> None:
+        def refuses(row: dict[str, Any]) -> Any:
+            raise ValueError(f"the price of {row['text']} is unknown")
+
+        assert self.of(["a"], function=refuses) == self.of(["b"], "subtask 1 of 2", function=refuses)
+        # Two messages of one line of one function.
+        assert self.of(["{"]) == self.of(["[1,]"])
+
+    def test_is_not_known_by_the_class_alone_if_that_is_of_a_client_of_a_service(self) -> None:
+        def asks(row: dict[str, Any]) -> Any:
+            raise msgspec.ValidationError(f"request {row['text']}: try again later")
+
+        def computes(row: dict[str, Any]) -> Any:
+            raise pa.ArrowInvalid(f"cannot parse {row['text']}")
+
+        assert self.of(["a"], function=asks) == self.of(["a"], function=asks) != self.of(["b"], function=asks)
+        assert self.of(["a"], function=computes) == self.of(["b"], function=computes)
+
+    def test_is_not_one_of_another_operator_line_or_class(self) -> None:
         def elsewhere(row: dict[str, Any]) -> Any:
             return json.loads(row["text"])
 
         first = self.of(["{"])
         assert first != self.of(["{"], operator="parse again")
         assert first != self.of(["{"], function=elsewhere)
-        assert first != self.of(["[1,]"])
+
+        def raises(row: dict[str, Any]) -> Any:
+            raise KeyError("x") if row["text"] == "a" else IndexError("x")
+
+        assert self.of(["a"], function=raises) != self.of(["b"], function=raises)
 
     def test_of_data_does_not_depend_on_the_number_of_rows_in_a_batch(self) -> None:
         def failure(column: str, rows: int) -> Exception:

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.columnar.fixed_width import FIXED_WIDTH, buffer_values, fixed_width_values
 
@@ -361,3 +362,9 @@ def _view_lengths(array: pa.Array) -> npt.NDArray[np.int32]:
     if array.null_count:
         is_outside &= _valid(array)
     return np.where(is_outside, lengths, 0)
+
+
+def null_unless(holds: pa.Array, column: pa.Array) -> pa.Array:
+    """The column with nulls where a condition does not hold, of the same type: Arrow widens small decimals."""
+    result = pc.if_else(holds, column, pa.scalar(None, column.type))
+    return result if result.type == column.type else result.cast(column.type)

@@ -359,6 +359,9 @@ class ProfileView(View, frozen=True, kw_only=True):
     samples: int
     seconds: float
     stacks: tuple[StackView, ...]
+    """The most frequent ones."""
+    left_out: int = 0
+    """Samples whose stacks are not among them."""
 
 
 class ConfigurationView(View, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.columnar.expressions import evaluated
+from penstock.columnar.gather import null_unless
 from penstock.columnar.plain import plain
 from penstock.columnar.schemas.schema_guard import column_of
 from penstock.errors import DataError
@@ -35,7 +36,7 @@ class MaskedColumns:
         arrays, names = list(batch.columns), list(batch.schema.names)
         for mask, number in zip(self._masks, self._condition_of, strict=True):
             column = holds[number] if mask.column is None else plain(column_of(batch, mask.column, error))
-            arrays.append(pc.if_else(holds[number], column, pa.scalar(None, column.type)))
+            arrays.append(null_unless(holds[number], column))
             names.append(mask.name)
         return pa.RecordBatch.from_arrays(arrays, names=names)
 

@@ -55,9 +55,9 @@ with the same token, and it is told by step 3 of the takeover that it owns nothi
 same licence that was given up because it hung, and was repeated, must not arrive after all of this.
 
 An owner reads its licence before a creation too. Only one that falls asleep between the two, and is revoked meanwhile,
-leaves a file. Nobody acts on it. A manifest is that of a lower id than the newest completed checkpoint of our own
-generation, without which nothing is revoked: no takeover chooses it while there is a better one, and retention removes
-it as it does all older ones. A block may reach beyond our highest one: then we may take ourselves for fenced until our
+leaves a file. Nobody acts on it. A manifest has a lower id than the newest completed checkpoint of our own generation,
+without which nothing is revoked, and that one does not name it: it is a stray (`protocol.strays`), which no takeover
+chooses and retention removes. A block may reach beyond our highest one: then we may take ourselves for fenced until our
 ids have passed it.
 
 What stays in a directory that is used for years: the licence of the current generation, its highest reservation, and

@@ -5,6 +5,7 @@ A file is deleted for one reason only: nothing that can still be restored, or ca
 - The newest `retained` checkpoints stay, and those in use. Savepoints that somebody asked for belong to their users:
   they always stay and do not count. Of those that stops have taken, the newest `stops_retained` stay. A manifest that
   cannot be read stays: nobody knows what it refers to.
+- A stray manifest (`protocol.strays`) does not count, and goes at once.
 - Manifests go before the blobs that only they referred to. A crash in between leaves orphans, which the next round
   finds; the other way round it would leave a checkpoint with holes (I3).
 - Blobs are judged by reachability, never by age: a later checkpoint may refer to an early one's blob.
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 
 from penstock.ids import NO_CHECKPOINT, CheckpointId, Generation
 from penstock.protocol.ownership import Listing, Outcome, Reservation, is_fenced
+from penstock.protocol.strays import strays_among
 
 STOPS_RETAINED = 3
 """Number of savepoints of stops that stay, by default."""
@@ -38,6 +40,10 @@ class CompletedCheckpoint:
     is_savepoint: bool = False
     is_stop: bool = False
     """Whether it is the savepoint of a stop with drain: nobody asked for it by itself."""
+    first: CheckpointId = NO_CHECKPOINT
+    """The first id of its generation, if that is known."""
+    older: tuple[CheckpointId, ...] = ()
+    """The checkpoints that its generation found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +116,14 @@ def _pruned_manifests(completed: Iterable[CompletedCheckpoint], bound: Retention
         (each for each in completed if each.blobs is not None and each.checkpoint <= bound.newest),
         key=lambda each: each.checkpoint,
     )
-    checkpoints = [each.checkpoint for each in known if not each.is_savepoint]
-    stops = [each.checkpoint for each in known if each.is_stop]
-    return frozenset(checkpoints[: -bound.retained] + stops[: -bound.stops_retained]) - bound.in_use
+    strays = strays_among(known)
+    checkpoints = [each.checkpoint for each in known if not each.is_savepoint and each.checkpoint not in strays]
+    stops = [each.checkpoint for each in known if each.is_stop and each.checkpoint not in strays]
+    # A savepoint that somebody asked for is not removed, whatever it is: the command line says what it is.
+    useless = {
+        each.checkpoint for each in known if each.checkpoint in strays and (each.is_stop or not each.is_savepoint)
+    }
+    return frozenset(checkpoints[: -bound.retained] + stops[: -bound.stops_retained]) - bound.in_use | useless
 
 
 def _spent_markers(

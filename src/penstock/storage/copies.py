@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from penstock.errors import CorruptBlob, RestoreError, StorageError
-from penstock.ids import CheckpointId
+from penstock.ids import NO_CHECKPOINT, CheckpointId
 from penstock.protocol.manifest import Manifest, Segment, blobs_of, segments_of
 from penstock.protocol.manifest.codec import (
     decode_manifest,
@@ -31,6 +31,7 @@ from penstock.protocol.manifest.codec import (
     encode_reservation,
 )
 from penstock.protocol.ownership import Tombstone, confirm, decide_takeover
+from penstock.protocol.strays import STRAY, is_stray
 from penstock.storage import open_store, paths
 from penstock.storage.blob import verify_segment
 from penstock.storage.directory import Directory, create_or_read
@@ -122,6 +123,8 @@ def import_checkpoint(
     # Before the manifest and again at the end: an old driver may be deleting it, first the manifest, then the marker.
     was_committed = _exists(source, paths.committed(checkpoint))
     manifest = read_manifest(source, checkpoint)
+    if is_stray(checkpoint, Directory(source).newest_with_lineage()):
+        raise RestoreError(f"checkpoint {checkpoint} of {source!r} cannot be restored: {STRAY}")
     try:
         verify(source, manifest)
     except StorageError as error:
@@ -270,4 +273,5 @@ def _with_blobs_at(manifest: Manifest, names: Mapping[str, str]) -> Manifest:
         )
         for report in manifest.reports
     )
-    return replace(manifest, reports=reports)
+    # A copy says nothing about what lies beside it: see `protocol.strays`.
+    return replace(manifest, reports=reports, first=NO_CHECKPOINT, older=())

@@ -98,6 +98,17 @@ class Directory:
         data = read_if_there(self._store, paths.manifest(checkpoint))
         return None if data is None else decode_manifest_or_tombstone(data)
 
+    def newest_with_lineage(self) -> Manifest | None:
+        """The newest manifest that can tell which others are strays, by `protocol.strays`. Raises `StorageError`."""
+        for checkpoint in reversed(self.ids(paths.PathKind.MANIFEST)):
+            try:
+                found = self.manifest_or_tombstone(checkpoint)
+            except (CorruptBlob, RestoreError):
+                continue
+            if isinstance(found, Manifest) and found.first:
+                return found
+        return None
+
     def _files(self) -> list[tuple[CheckpointId, paths.PathKind, str]]:
         found = []
         for path in self._store.list(paths.CHECKPOINTS):
@@ -149,6 +160,8 @@ class Directory:
         outcome = Outcome(checkpoint, found.generation, isinstance(found, Tombstone))
         completed = None
         if isinstance(found, Manifest):
-            completed = CompletedCheckpoint(checkpoint, blobs_of(found), found.is_savepoint, found.is_stop)
+            completed = CompletedCheckpoint(
+                checkpoint, blobs_of(found), found.is_savepoint, found.is_stop, found.first, found.older
+            )
         self._outcomes[checkpoint] = outcome, completed
         return outcome, completed

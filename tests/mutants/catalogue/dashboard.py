@@ -16,6 +16,14 @@ def _mutant(name: str, file: str, old: str, new: str, why: str, *tests: str) -> 
 
 MUTANTS = (
     _mutant(
+        "A profile does not say that samples are left out",
+        "dashboard/sights/live.py",
+        "stacks=stacks, left_out=left_out)",
+        "stacks=stacks)",
+        "The shares of a profile are not those of the samples.",
+        "tests/unit/dashboard/test_live_views.py",
+    ),
+    _mutant(
         "A profile does not say which operator worked",
         "worker/host.py",
         "found = None if working is None else str(working[0]), calls",

@@ -180,9 +180,23 @@ MUTANTS = (
     _mutant(
         "The subtask is part of a failure",
         _USER_CODE,
-        "{_SUBTASK.sub('', told)}",
-        "{told}",
+        "{_SUBTASK.sub('', what)}",
+        "{what}",
         "The same typo looks like another error in another subtask, and the pipeline restarts.",
+    ),
+    _mutant(
+        "The message of an exception is part of a failure",
+        _USER_CODE,
+        "if not _is_of_a_client(error) else",
+        "if False else",
+        "A bug that meets one key after the other restarts the pipeline until its budget is used up.",
+    ),
+    _mutant(
+        "The message of a client of a service is not part of a failure",
+        _USER_CODE,
+        "if not _is_of_a_client(error) else",
+        "if True else",
+        "Two different outages end a pipeline that would have got over both.",
     ),
     _mutant(
         "The counts in an error of data are part of a failure",

@@ -106,9 +106,16 @@ MUTANTS = (
     _mutant(
         "Partitions without old rows in the log are not looked for",
         "catalog.py",
-        '        if found is not None:\n            raise DataError(\n                f"{self._where}: partition',
-        '        if False:\n            raise DataError(\n                f"{self._where}: partition',
+        "        if found is not None:\n            raise self._without_old_rows(",
+        "        if False:\n            raise self._without_old_rows(",
         "I8: rows are taken back with nulls in place of their values.",
+    ),
+    _mutant(
+        "A partition without old rows is not looked for when its changes come",
+        "catalog.py",
+        "        if is_partition:\n",
+        "        if False:\n",
+        "I8: a partition that is made while the pipeline runs has nulls in place of its old rows.",
     ),
     _mutant(
         "A snapshot is forgotten at once",

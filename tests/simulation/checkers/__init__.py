@@ -8,7 +8,7 @@ from tests.simulation.checkers.bounds import Bounds, Files
 from tests.simulation.checkers.cuts import Cuts, Drained, TakesStock
 from tests.simulation.checkers.event_time import Drift, Watermarks
 from tests.simulation.checkers.output import Commits, Counts, Ending, Output
-from tests.simulation.checkers.ownership import Deletions, Identity, Patience, Refusals
+from tests.simulation.checkers.ownership import Deletions, Identity, Patience, Refusals, Strays
 from tests.simulation.checkers.totals import Totals
 from tests.simulation.cluster import Cluster
 
@@ -27,6 +27,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     Commits,
     Counts,
     Totals,
+    Strays,
     Deletions,
     Files,
 )

@@ -31,6 +31,30 @@ class Identity(Checker):
             self.violation(f"I12 members: checkpoint {manifest.checkpoint} has reports of {members}")
 
 
+class Strays(Checker):
+    """I6: a manifest that took effect after its tombstone was gone is neither restored nor kept by a later pruning."""
+
+    def on_launch(self, driver: Driver, generation: Generation, manifest: Manifest | None) -> None:
+        if manifest is not None and manifest in self.cluster.strays:
+            self.violation(f"I6 fencing: generation {generation} starts from stray {manifest.checkpoint}")
+
+    def at_end(self) -> None:
+        cluster = self.cluster
+        if cluster.faults.store_has_failed or cluster.is_hanging or cluster.has_refused or cluster.is_rotten:
+            return
+        history = cluster.disk.history
+        for stray in cluster.strays:
+            path = paths.manifest(stray.checkpoint)
+            created = len(history) - 1 - history[::-1].index(("create", path))
+            begun = [
+                manifest.checkpoint
+                for manifest in cluster.manifests
+                if ("create", paths.manifest(manifest.checkpoint)) in history[created:]
+            ]
+            if begun and path in cluster.disk.store.blobs and not stray.is_savepoint:
+                self.violation(f"files: stray {stray.checkpoint} is left, although {begun[-1]} completed after it")
+
+
 class Deletions(Checker):
     """I3: as long as a manifest exists, so does every blob that it names, at every moment."""
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.columnar.expressions import evaluated
-from penstock.columnar.gather import filter_rows, joined, may_share, owned, take, take_rows
+from penstock.columnar.gather import filter_rows, joined, may_share, null_unless, owned, take, take_rows
 from tests.unit.columnar.arrays import NAMES, columns
 
 
@@ -251,3 +251,10 @@ def test_a_dictionary_keeps_its_order_and_its_nulls_when_it_is_cut() -> None:
     (own,) = owned(pa.record_batch({"x": array})).columns
     assert own.dictionary.to_pylist() == ["000017", "009000"]
     check(own, array.type, ["009000", None, "000017", "009000", None])
+
+
+@pytest.mark.parametrize("kind", [pa.decimal32(5, 2), pa.decimal64(15, 2), pa.decimal128(20, 2), pa.int64()])
+def test_a_column_with_nulls_keeps_its_type(kind: pa.DataType) -> None:
+    values = [1, 2] if pa.types.is_integer(kind) else [decimal.Decimal(1), decimal.Decimal(2)]
+    found = null_unless(pa.array([True, True, False]), pa.array([values[0], None, values[1]], kind))
+    assert found.equals(pa.array([values[0], None, None], kind))

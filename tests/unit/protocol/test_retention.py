@@ -73,6 +73,24 @@ def test_savepoints_stay_and_do_not_count() -> None:
     assert decide_retention(contents, bound(4, 1)).manifests == (CheckpointId(2),)
 
 
+def test_a_stray_goes_at_once_and_takes_the_place_of_no_checkpoint() -> None:
+    newest = replace(completed(9, "n"), first=CheckpointId(8), older=(CheckpointId(2),))
+    stray = completed(5, "gone", "left")
+    contents = Contents(
+        completed=(completed(2, "o"), stray, newest),
+        blobs=(blob("o", 2, OLD), blob("left", 5, OLD), blob("n", 9)),
+    )
+    assert decide_retention(contents, bound(9, 2)) == Pruning(manifests=(CheckpointId(5),), blobs=("left",))
+
+
+@pytest.mark.parametrize(("is_stop", "gone"), [(True, (CheckpointId(5),)), (False, ())])
+def test_a_stray_savepoint_stays_if_somebody_asked_for_it(is_stop: bool, gone: tuple[CheckpointId, ...]) -> None:
+    newest = replace(completed(9), first=CheckpointId(8), older=(CheckpointId(2),))
+    stray = replace(completed(5, is_savepoint=True), is_stop=is_stop)
+    contents = Contents(completed=(stop(2), stray, newest))
+    assert decide_retention(contents, replace(bound(9, 2), stops_retained=1)).manifests == gone
+
+
 def stop(number: int, *blobs: str) -> CompletedCheckpoint:
     return CompletedCheckpoint(CheckpointId(number), frozenset(blobs), is_savepoint=True, is_stop=True)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.connectors.postgres.kinds import SETTINGS, SORTED_KINDS, TEXTS, arrow_type
+from penstock.connectors.postgres.pgoutput import Relation
 from penstock.connectors.postgres.server import Server, driver, quoted
 from penstock.errors import DataError, PipelineError, StorageError
 from penstock.model.changelog import OP, Changelog
@@ -220,11 +221,26 @@ class Catalog:
             (quoted(table.schema, table.name),),
         ).fetchone()
         if found is not None:
-            raise DataError(
-                f"{self._where}: partition {found[0]} has no old rows in the log, which a retracting "
-                f"changelog needs: ALTER TABLE {found[0]} REPLICA IDENTITY FULL. If it has changes "
-                "already, start again with a new checkpoint directory and a new slot"
-            )
+            raise self._without_old_rows(found[0])
+
+    def check_partition(self, connection: Any, table: Table, relation: Relation, changelog: Changelog) -> None:
+        """Raise `DataError` for a relation of the log that is such a partition, before its first change is read."""
+        if changelog != "retracting" or relation.identity == _FULL:
+            return
+        (is_partition,) = connection.execute(
+            "SELECT EXISTS (SELECT FROM pg_partition_ancestors(%s::oid::regclass) a "
+            "WHERE a.relid = %s::regclass AND a.relid <> %s::oid)",
+            (relation.number, quoted(table.schema, table.name), relation.number),
+        ).fetchone()
+        if is_partition:
+            raise self._without_old_rows(quoted(relation.schema, relation.name))
+
+    def _without_old_rows(self, partition: str) -> DataError:
+        return DataError(
+            f"{self._where}: partition {partition} has no old rows in the log, which a retracting changelog needs: "
+            f"ALTER TABLE {partition} REPLICA IDENTITY FULL. If it has changes already, start again with a new "
+            f"checkpoint directory and a new slot"
+        )
 
     def _check_snapshot(self, connection: Any, table: Table) -> None:
         if not table.key:

@@ -228,7 +228,7 @@ class LogReader:
                 message = stream.message()
                 if message is not None:
                     self.is_caught_up = False
-                    self._on_message(feed, message)
+                    self._on_message(feed, connection, message)
                 else:
                     self._on_idle(feed, connection, stream)
         finally:
@@ -267,7 +267,7 @@ class LogReader:
         stream.wait(_POLL_S)
         feed.wait(0)
 
-    def _on_message(self, feed: Feed, message: bytes) -> None:
+    def _on_message(self, feed: Feed, connection: Any, message: bytes) -> None:
         kind = message[0]
         if kind in _CHANGES:
             self._on_change(feed, message)
@@ -278,15 +278,19 @@ class LogReader:
             commit, end = struct.unpack_from(">QQ", message, 2)
             self._on_commit(feed, commit, end)
         elif kind == RELATION:
-            self._on_relation(feed, relation_of(message))
+            self._on_relation(feed, connection, relation_of(message))
         elif kind == TRUNCATE:
             self._on_truncate(feed, truncated(message))
 
-    def _on_relation(self, feed: Feed, relation: Relation) -> None:
+    def _on_relation(self, feed: Feed, connection: Any, relation: Relation) -> None:
         if (relation.schema, relation.name) == (self._table.schema, self._table.name):
             # Changes so far are in the columns of before.
             self._flush(feed)
             self._relation = relation
+        else:
+            # The server describes a partition before the first change in it, and again when it is altered. Its changes
+            # come as those of the root, and do not tell whether they have old rows.
+            self._catalog.check_partition(connection, self._table, relation, self._decoder.changelog)
 
     def _on_change(self, feed: Feed, message: bytes) -> None:
         if self._relation is None or struct.unpack_from(">I", message, 1)[0] != self._relation.number:

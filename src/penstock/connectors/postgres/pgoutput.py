@@ -38,19 +38,21 @@ class Relation:
     schema: str
     name: str
     columns: tuple[str, ...]
+    identity: str = "f"
+    """The replica identity at that place of the log: `f` has whole old rows."""
 
 
 def relation_of(message: bytes) -> Relation:
     (number,) = struct.unpack_from(">I", message, 1)
     schema, name, rest = message[5:].split(b"\0", 2)
-    # The replica identity (1), then the number of columns (2).
+    # The replica identity, then the number of columns (2).
     (count,) = struct.unpack_from(">H", rest, 1)
     at, columns = 3, []
     for _ in range(count):
         end = rest.index(b"\0", at + 1)
         columns.append(rest[at + 1 : end].decode())
         at = end + 9
-    return Relation(number, schema.decode() or "pg_catalog", name.decode(), tuple(columns))
+    return Relation(number, schema.decode() or "pg_catalog", name.decode(), tuple(columns), chr(rest[0]))
 
 
 def truncated(message: bytes) -> set[int]:

@@ -301,7 +301,9 @@ class LiveSight(Sight):
             )
             for stack in found.stacks
         )
-        return ProfileView(samples=found.samples, seconds=found.seconds, stacks=stacks)
+        # A worker keeps a bounded number of different stacks, and sends the most frequent ones.
+        left_out = max(0, found.samples - sum(stack.samples for stack in found.stacks))
+        return ProfileView(samples=found.samples, seconds=found.seconds, stacks=stacks, left_out=left_out)
 
     def order(self, command: Command) -> None:
         if self._watched.supervisor.has_ended:

@@ -45,6 +45,7 @@ from penstock.protocol.recovery import (
     Valid,
     decide_restore,
 )
+from penstock.protocol.strays import is_stray
 from penstock.storage import paths
 from penstock.storage.blob import verify_segment
 from penstock.storage.directory import Directory, create_or_read, is_gone
@@ -72,6 +73,8 @@ class Ownership:
     recommit: CommitPermit | None = None
     skipped: tuple[Skipped, ...] = ()
     token: str = ""
+    older: tuple[CheckpointId, ...] = ()
+    """The checkpoints below `first`, those that cannot be read included, and stray manifests not."""
 
     @property
     def reservation(self) -> Reservation:
@@ -105,7 +108,10 @@ def take_over(
     directory = Directory(store)
     takeover = _own(store, directory, token, has_owned)
     for checkpoint in takeover.tombstone:
-        create_or_read(store, paths.manifest(checkpoint), encode_tombstone(Tombstone(checkpoint, takeover.generation)))
+        tombstone = Tombstone(checkpoint, takeover.generation)
+        wanted = encode_tombstone(tombstone)
+        if create_or_read(store, paths.manifest(checkpoint), wanted) == wanted:
+            directory.remember(tombstone)
     outcomes = _Outcomes(store, directory, lambda manifest: with_derived_names(manifest, shape, former_names or {}))
     committed = frozenset(directory.ids(paths.PathKind.COMMITTED))
 
@@ -114,18 +120,25 @@ def take_over(
         check_fits(manifest, shape, allow_dropped_state=options.allow_dropped_state, is_committed=is_committed)
 
     candidates = outcomes.candidates(check)
+    older = tuple(
+        outcome.checkpoint
+        for outcome in directory.listing().outcomes
+        if outcome.checkpoint < takeover.first
+        and not outcome.is_tombstone
+        and not is_stray(outcome.checkpoint, outcomes.newest)
+    )
     decision = decide_restore(
         candidates, committed=committed, has_committing_sinks=has_committing_sinks, fall_back=options.fall_back
     )
     match decision:
         case StartEmpty():
-            return Ownership(takeover.generation, takeover.first, token=token)
+            return Ownership(takeover.generation, takeover.first, token=token, older=older)
         case Refuse(reason, _, is_foreign):
             raise (IncompatibleCheckpoint if is_foreign else NoReadableCheckpoint)(reason)
         case RestoreFrom(checkpoint, skipped):
             manifest = outcomes.manifests[checkpoint]
             recommit = decide_recommit(manifest, takeover.generation, is_committed=checkpoint in committed)
-            return Ownership(takeover.generation, takeover.first, manifest, recommit, skipped, token)
+            return Ownership(takeover.generation, takeover.first, manifest, recommit, skipped, token, older)
 
 
 def _own(store: Store, directory: Directory, token: str, has_owned: bool) -> Takeover:
@@ -158,6 +171,8 @@ class _Outcomes:
         self._directory = directory
         self._named = named
         self.manifests: dict[CheckpointId, Manifest] = {}
+        self.newest: Manifest | None = None
+        """The newest one that can tell which others are strays."""
 
     def candidates(self, check: Callable[[Manifest], None]) -> list[Candidate]:
         """Verified from the newest down, to the first valid one: what is older does not matter then."""
@@ -179,6 +194,11 @@ class _Outcomes:
             return Candidate(checkpoint, Foreign(str(error)))
         if outcome is None or isinstance(outcome, Tombstone):
             return None
+        if is_stray(checkpoint, self.newest):
+            # As if its tombstone were there: it was given up, and is no checkpoint that anybody could have lost.
+            return None
+        if self.newest is None and outcome.first:
+            self.newest = outcome
         self.manifests[checkpoint] = outcome = self._named(outcome)
         has_committables = bool(committables_of(outcome))
         try:

@@ -152,6 +152,7 @@ class Coordinator:
             recommit=ownership.recommit,
             token=ownership.token,
             batch_offset=ownership.manifest.batch_offset if ownership.manifest else 0,
+            older=ownership.older,
             now_ms=clock.now_ms(),
         )
         self._execute(actions)

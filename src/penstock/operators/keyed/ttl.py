@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.columnar.gather import null_unless
 from penstock.operators.contract import OperatorContext
 from penstock.state.rows.cursor import KeysLike
 from penstock.state.rows.tuples import ColumnsLike
@@ -121,7 +122,7 @@ class ExpiringValueState(_Expiring):
         rows = self._state.get_batch(keys)
         lives = pc.greater(rows.column(EXPIRY), self._now_ms())
         values = rows.drop_columns([EXPIRY])
-        columns = [pc.if_else(lives, column, pa.scalar(None, column.type)) for column in values.columns]
+        columns = [null_unless(lives, column) for column in values.columns]
         return pa.RecordBatch.from_arrays(columns, schema=values.schema)
 
     def update_batch(self, keys: KeysLike, values: ColumnsLike) -> None:

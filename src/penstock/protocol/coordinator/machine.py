@@ -111,12 +111,13 @@ def start(
     recommit: CommitPermit | None = None,
     token: str = "",
     batch_offset: int = 0,
+    older: tuple[CheckpointId, ...] = (),
     now_ms: int = 0,
 ) -> Step:
     """The coordinator of a generation that has taken over; `first` is the id it reserved in doing so, under `token`.
 
     `recommit` is what `decide_recommit` said about the restored checkpoint: nothing is triggered before it is done.
-    `batch_offset` is that of the restored checkpoint.
+    `batch_offset` is that of the restored checkpoint, `older` are the checkpoints that the takeover found.
     """
     if not members:
         raise ProtocolViolation("a checkpoint without members would be complete before it began")
@@ -131,6 +132,7 @@ def start(
         newest=restored,
         batch_offset=batch_offset,
         first=first,
+        older=older,
     )
     if recommit is None:
         return state, ()
@@ -366,6 +368,8 @@ def _manifest(state: State, barrier: Barrier, reports: tuple[SubtaskReport, ...]
         is_savepoint=barrier.is_savepoint,
         is_final=barrier.is_drain,
         batch_offset=state.batch_offset,
+        first=state.first,
+        older=state.older,
     )
 
 

@@ -258,6 +258,8 @@ class State:
     """See `Manifest`."""
     first: CheckpointId = NO_CHECKPOINT
     """The first id of this generation."""
+    older: tuple[CheckpointId, ...] = ()
+    """The checkpoints that it found: every manifest of this generation names them."""
 
     @property
     def wake_at_ms(self) -> int | None:

@@ -148,6 +148,8 @@ def _problems_of(manifest: Manifest) -> Iterator[str]:
         yield "its id and generation must be positive"
     if manifest.batch_offset < 0 or manifest.published_as < 0:
         yield "its batch id must not be negative"
+    if not 0 <= manifest.first <= manifest.checkpoint:
+        yield "its id must not be below the first one of its generation"
     subtasks = [report.subtask for report in manifest.reports]
     if len(set(subtasks)) != len(subtasks):
         yield "a subtask reported twice"

@@ -246,6 +246,10 @@ class Manifest:
     imported here: batch ids continue where that directory's ended."""
     published_as: CheckpointId = NO_CHECKPOINT
     """The batch id of the checkpoint that this one is a copy of; `NO_CHECKPOINT` if it is not a copy."""
+    first: CheckpointId = NO_CHECKPOINT
+    """The first id of its generation; `NO_CHECKPOINT` in a copy, and in a manifest of an earlier version."""
+    older: tuple[CheckpointId, ...] = ()
+    """The checkpoints that its generation found when it took the directory over: no others have ids below `first`."""
 
     @property
     def is_stop(self) -> bool:

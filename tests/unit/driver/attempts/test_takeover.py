@@ -44,7 +44,9 @@ def complete(
     pieces = [Piece(MAP.chain, "seen", StateKind.LIST, [rows(number)])]
     states = write_state(store, checkpoint, ownership.generation, MAP, lambda: pieces, inline_bytes_max=0)
     report = SubtaskReport(MAP, states=states, committables=committables)
-    manifest = Manifest(checkpoint, ownership.generation, SHAPE, (report,))
+    manifest = Manifest(
+        checkpoint, ownership.generation, SHAPE, (report,), first=ownership.first, older=ownership.older
+    )
     assert store.create(paths.manifest(checkpoint), encode_manifest(manifest))
     return manifest
 
@@ -265,6 +267,67 @@ class Hiccup(MemoryStore):
         if self.is_meant(path):
             raise StorageError(f"cannot read {path!r}: the read timed out")
         return super().read(path, offset, length)
+
+
+class TestStrays:
+    """A manifest of a generation that is gone takes effect after its tombstone was deleted."""
+
+    @staticmethod
+    def with_stray() -> tuple[MemoryStore, Ownership, Manifest]:
+        """The owner, which has completed checkpoint 4, and a manifest of 2 that came after it. 1 is the only other."""
+        store = MemoryStore()
+        former = own(store)
+        complete(store, former, 1)
+        stray = complete(store, former, 2)
+        late = store.blobs[paths.manifest(CheckpointId(2))]
+        store.delete(paths.manifest(CheckpointId(2)))
+        owner = own(store)
+        assert (owner.first, owner.older) == (3, (1,))
+        complete(store, owner, 4)
+        store.delete(paths.manifest(CheckpointId(2)))
+        assert store.create(paths.manifest(CheckpointId(2)), late)
+        return store, owner, stray
+
+    def test_a_stray_is_not_what_is_gone_back_to(self) -> None:
+        store, _, _ = self.with_stray()
+        (blob,) = [path for path in store.list(paths.blob_prefix(CheckpointId(4)))]
+        store.delete(blob)
+        found = own(store)
+        assert found.manifest is not None and found.manifest.checkpoint == 1
+        assert [each.checkpoint for each in found.skipped] == [4]
+
+    def test_nor_does_one_whose_output_was_never_published_end_the_start(self) -> None:
+        store, _, stray = self.with_stray()
+        output = replace(stray, reports=(replace(stray.reports[0], committables=OUTPUT),))
+        store.blobs[paths.manifest(CheckpointId(2))] = encode_manifest(output)
+        for number in (2, 4):
+            store.delete(*store.list(paths.blob_prefix(CheckpointId(number))))
+        found = own(store)
+        assert found.manifest is not None and found.manifest.checkpoint == 1
+
+    def test_a_stray_stays_one_for_all_generations(self) -> None:
+        store, _, _ = self.with_stray()
+        third = own(store)
+        assert third.older == (1, 4)
+        complete(store, third, 6)
+        assert own(store).older == (1, 4, 6)
+
+    def test_a_checkpoint_that_cannot_be_read_is_no_stray(self) -> None:
+        store = MemoryStore()
+        complete(store, own(store), 1)
+        store.blobs[paths.manifest(CheckpointId(1))] = b"{"
+        newest = complete(store, Ownership(Generation(1), CheckpointId(1)), 2)
+        assert newest.first == 1
+        assert own(store).older == (1, 2)
+
+    def test_a_manifest_of_an_earlier_version_says_nothing_about_others(self) -> None:
+        store, _, _ = self.with_stray()
+        for number in (1, 4):
+            path = paths.manifest(CheckpointId(number))
+            known = decode_manifest_or_tombstone(store.blobs[path])
+            assert isinstance(known, Manifest)
+            store.blobs[path] = encode_manifest(replace(known, first=CheckpointId(0), older=()))
+        assert own(store).older == (1, 2, 4)
 
 
 class TestRestoring:

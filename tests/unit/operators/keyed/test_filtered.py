@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 from typing import Any
 
 import pyarrow as pa
@@ -160,3 +161,12 @@ def test_mistakes_are_told_with_a_way_out() -> None:
         collect(keyed.aggregate(n=filtered("count", where=pc.field("w") + 1)))
     with pytest.raises(DataError, match=r"cannot be evaluated.*the columns are"):
         collect(keyed.aggregate(n=filtered("count", where=pc.field("nothing") > 1)))
+
+
+@pytest.mark.parametrize("kind", [pa.decimal32(5, 2), pa.decimal64(15, 2)])
+def test_a_filtered_aggregate_of_small_decimals_keeps_their_type(kind: pa.DataType) -> None:
+    schema = pa.schema({"k": pa.int64(), "w": pa.int64(), "x": kind})
+    rows = [{"k": 0, "w": w, "x": decimal.Decimal(10 + w)} for w in (7, 2, 1)]
+    keyed = Pipeline("filtered").source(ListSource(rows, schema=schema)).key_by("k")
+    found = collect(keyed.aggregate(emit="final", small=filtered("max", "x", where=SMALL)))
+    assert [row["small"] for row in found] == [decimal.Decimal(12)]

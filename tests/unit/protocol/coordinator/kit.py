@@ -159,7 +159,7 @@ def manifest_11(*reports: SubtaskReport, **changes: bool) -> Manifest:
     spoken = {report.subtask for report in reports}
     everybody = [*reports, *(SubtaskReport(member) for member in MEMBERS - spoken)]
     ordered = tuple(sorted(everybody, key=lambda report: report.subtask))
-    return Manifest(ID_11, GENERATION, SHAPE, ordered, 1_000, 1_100, **changes)
+    return Manifest(ID_11, GENERATION, SHAPE, ordered, 1_000, 1_100, **changes, first=ID_11)
 
 
 def bound(newest: int, *in_use: int) -> RetentionBound:

@@ -255,6 +255,15 @@ class TestCollecting:
         run.now_ms = 1_100
         assert run.collect(11, read, count) == (WriteManifest(manifest_11(read, count)), WakeAt(2_000))
 
+    def test_the_manifest_names_the_checkpoints_that_the_takeover_found(self) -> None:
+        older = (checkpoint_id(3), checkpoint_id(8))
+        state, _ = start(PLAIN, GENERATION, SHAPE, MEMBERS, ID_11, older=older)
+        run = triggered()
+        run.state = replace(run.state, older=state.older)
+        (written, _) = run.collect(11)
+        assert isinstance(written, WriteManifest)
+        assert (written.manifest.first, written.manifest.older) == (ID_11, older)
+
     def refused(self, run: Run, event: Acknowledged | Declined, why: str) -> None:
         before = run.state
         (action,) = run.feed(event)

@@ -78,6 +78,8 @@ FULL = Manifest(
     is_final=True,
     batch_offset=12,
     published_as=CheckpointId(5),
+    first=CheckpointId(6),
+    older=(CheckpointId(2), CheckpointId(4)),
 )
 
 
@@ -240,6 +242,8 @@ def test_a_body_of_another_schema_is_corrupt() -> None:
         (replace(FULL, generation=Generation(0)), "must be positive"),
         (replace(FULL, batch_offset=-1), "must not be negative"),
         (replace(FULL, published_as=CheckpointId(-1)), "must not be negative"),
+        (replace(FULL, first=CheckpointId(-1)), "must not be below the first one"),
+        (replace(FULL, first=CheckpointId(FULL.checkpoint + 1)), "must not be below the first one"),
         (replace(FULL, reports=FULL.reports[:1] * 2), "a subtask reported twice"),
         (with_segment(Segment(1, 1)), "either a path or its bytes"),
         (with_segment(Segment(1, 1, "a", inline=b"a")), "either a path or its bytes"),

@@ -69,10 +69,11 @@ class ProfilerView {
     this.button.disabled = false;
   }
 
-  #show(worker, { samples, seconds, stacks }) {
+  #show(worker, { samples, seconds, stacks, left_out: leftOut }) {
     this.samples = samples;
     this.result.hidden = stacks.length === 0;
-    setText(this.note, stacks.length ? `Worker ${worker}: ${plural(samples, "sample")} in ${plural(seconds, "second")}. A frame opens to the whole width; Escape or the top bar goes back.` : `Worker ${worker} gave no sample in ${plural(seconds, "second")}.`);
+    const without = leftOut ? ` ${plural(leftOut, "sample")} of rare stacks ${leftOut === 1 ? "is" : "are"} left out.` : "";
+    setText(this.note, stacks.length ? `Worker ${worker}: ${plural(samples, "sample")} in ${plural(seconds, "second")}.${without} A frame opens to the whole width; Escape or the top bar goes back.` : `Worker ${worker} gave no sample in ${plural(seconds, "second")}.`);
     this.hottest = hottest(stacks);
     this.flame.set(stacks);
     this.#find();
