@@ -6,8 +6,6 @@ import { h, replace, setText } from "../dom.js";
 import { clock, count, duration, isoDate, isoTime, NONE } from "../format.js";
 import { Table } from "../table.js";
 
-export const title = "Watermarks";
-
 const ANSWERS_MAX = 6;
 
 export function mount(panel, page, problem, argument) {
