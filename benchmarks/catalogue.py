@@ -142,6 +142,21 @@ def kafka(rows: int) -> list[Case]:
     return cases
 
 
+def kafka_to_delta() -> list[Case]:
+    """The rate is one that both keep up with."""
+    rate, seconds, warm_up = 50_000, 20, 10
+    contenders = tuple(
+        Contender(
+            title, (sys.executable, "-m", "benchmarks.kafka.delta_latency", name, *map(str, (rate, seconds, warm_up)))
+        )
+        for title, name in ((OURS, "penstock"), ("Spark streaming", "spark"))
+    )
+    bars = Bar(Kind.INVERSE, "p50", 3.0, 10.0), Bar(Kind.INVERSE, "p99", 3.0, 10.0)
+    shown = (("p50", "ms"), ("p99", "ms"), ("p999", "ms"), ("versions", ""))
+    detail = f"{rate:,} messages/s of 100 bytes, exactly once, parallelism 2"
+    return [Case("Kafka to Delta", detail, contenders, bars, shown)]
+
+
 def checkpoint_cost() -> list[Case]:
     bars = (Bar(Kind.FIGURE, "cost", 5.0, 1.0, "%"),)
     shown = ("cost", "%"), ("least", "%"), ("most", "%"), ("rate", "M rows/s"), ("p50", "ms")
@@ -215,4 +230,5 @@ def every_case(rows: int, quick: bool = False) -> list[Case]:
     if quick:
         return [*throughput(rows, quick), *backpressure(quick)]
     alone = [*checkpoint_cost(), *state_snapshot(), *barrier_check(), *recovery(), *latency(), *growth(rows)]
-    return [*throughput(rows, quick), *user_code(), *backed_up(), *backpressure(quick), *kafka(rows), *alone]
+    mine = [*user_code(), *backed_up()]
+    return [*throughput(rows, quick), *mine, *backpressure(quick), *kafka(rows), *kafka_to_delta(), *alone]

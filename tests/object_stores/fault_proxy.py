@@ -1,4 +1,4 @@
-"""An HTTP proxy on loopback that throttles, delays and loses answers, in front of an object store."""
+"""An HTTP proxy on loopback that throttles, refuses, delays and loses answers, in front of an object store."""
 
 from __future__ import annotations
 
@@ -8,25 +8,47 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, TypeAlias
 
-Fault: TypeAlias = Literal["throttle", "lose the answer", "delay"]
+Fault: TypeAlias = Literal["throttle", "lose the answer", "delay", "refuse"]
 Plan: TypeAlias = Callable[[int, str, str], Fault | None]
 """Of the number of a request, its method and its path: the fault that it meets."""
 
-_THROTTLED = (
-    b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code>'
-    b"<Message>Please reduce your request rate.</Message></Error>"
-)
 _DELAY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Throttled:
+    """How a store says that it is asked too much."""
+
+    headers: dict[str, str]
+    body: bytes
+
+
+S3 = Throttled(
+    {"Content-Type": "application/xml"},
+    b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code>'
+    b"<Message>Please reduce your request rate.</Message></Error>",
+)
+AZURE = Throttled(
+    {"Content-Type": "application/xml", "x-ms-error-code": "ServerBusy"},
+    b'<?xml version="1.0" encoding="utf-8"?><Error><Code>ServerBusy</Code><Message>Busy.</Message></Error>',
+)
+GOOGLE = Throttled(
+    {"Content-Type": "application/json"},
+    b'{"error": {"code": 503, "message": "We encountered an internal error. Please try again.", "errors": '
+    b'[{"domain": "global", "reason": "backendError"}]}}',
+)
 
 
 class FaultProxy:
     """Forwards every request to `port`, unless the plan says otherwise. Counts the faults that took place."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, throttled: Throttled = S3) -> None:
         self.target = port
+        self.throttled = throttled
         self.plan: Plan = lambda number, method, path: None
         self.requests = 0
         self.faults: Counter[str] = Counter()
@@ -69,7 +91,11 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(length)
             fault = proxy.fault_of(self.command, self.path)
             if fault == "throttle":
-                self._answer(503, {"Content-Type": "application/xml"}, _THROTTLED)
+                self._answer(503, proxy.throttled.headers, proxy.throttled.body)
+                return
+            if fault == "refuse":
+                # Not worth another try.
+                self._answer(403, {"Content-Type": "text/plain"}, b"forbidden")
                 return
             if fault == "delay":
                 time.sleep(_DELAY_S)
@@ -86,6 +112,9 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
                 self.connection.close()
                 return
             kept = {name: value for name, value in response.getheaders() if name.lower() not in _HOP_BY_HOP}
+            if "Location" in kept:
+                # Where the parts of an upload go: they too come this way.
+                kept["Location"] = kept["Location"].replace(f"http://127.0.0.1:{proxy.target}", proxy.url)
             length_of_head = response.getheader("Content-Length") if self.command == "HEAD" else None
             self._answer(response.status, kept, content, length_of_head)
 

@@ -26,5 +26,5 @@ q = (s.writeStream.format("kafka").option("kafka.bootstrap.servers", servers).op
      .option("checkpointLocation", f"{root}/c").trigger(availableNow=True).start())
 q.awaitTermination()
 net = time.time() - t
-print(f"\nspark-ss kafka-{kind} p={cores} rows={rows} rate={rows / net / 1e6:.3f}M/s net={net:.3f}s batches={len(q.recentProgress)}")
+print(f"\nspark-ss kafka-{kind} p={cores} rows={rows} version={spark.version} rate={rows / net / 1e6:.3f}M/s net={net:.3f}s batches={len(q.recentProgress)}")
 spark.stop(); shutil.rmtree(root)

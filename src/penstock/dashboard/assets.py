@@ -1,8 +1,8 @@
 """The files of the page: read once, compressed once, and kept by browsers as long as they are the same.
 
-A browser finds modules by their imports, one level after the other. The page lists all of them, so one round of
-requests fetches them. Their addresses contain a fingerprint of all files: a browser that has the page asks for none of
-them, and after an upgrade for all.
+A browser finds modules by their imports, one level after the other. The page lists those that its first view needs, so
+one round of requests fetches them; its script fetches the others when that view is there. Their addresses contain a
+fingerprint of all files: a browser that has the page asks for none of them, and after an upgrade for all.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import mimetypes
+import posixpath
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +23,8 @@ from starlette.responses import Response
 STATIC = Path(__file__).parent / "static"
 
 _INDEX = "index.html"
+_MAIN = "main.js"
+_IMPORT = re.compile(r'^import .* from "(\.[^"]+)";$', re.MULTILINE)
 _FOR_EVER = {"Cache-Control": "public, max-age=31536000, immutable"}
 _COMPRESSED = {"Content-Encoding": "gzip"}
 
@@ -48,11 +53,11 @@ class Assets:
             told.update(f"{name}\0{len(content)}\0".encode() + content)
         self.version = told.hexdigest()[:16]
         self._files = {name: _asset(name, content) for name, content in files.items() if name != _INDEX}
-        self._page = _asset(_INDEX, self._linked(files[_INDEX].decode(), names).encode())
+        self._page = _asset(_INDEX, self._linked(files[_INDEX].decode(), files).encode())
 
-    def _linked(self, page: str, names: list[str]) -> str:
-        """The page with the addresses of this version, and with a link to each module."""
-        preloads = [f'<link rel="modulepreload" href="static/{name}">' for name in names if name in _modules(names)]
+    def _linked(self, page: str, files: Mapping[str, bytes]) -> str:
+        """The page with the addresses of this version, and with a link to each module of its first view."""
+        preloads = [f'<link rel="modulepreload" href="static/{name}">' for name in sorted(_imported(_MAIN, files))]
         whole = page.replace("  </head>", "".join(f"    {each}\n" for each in preloads) + "  </head>")
         return whole.replace('="static/', f'="static/{self.version}/')
 
@@ -69,9 +74,17 @@ class Assets:
         return found.response(request, _FOR_EVER if name != path else {})
 
 
-def _modules(names: list[str]) -> set[str]:
-    """All scripts but the one that sets the theme before anything is drawn: it is no module."""
-    return {name for name in names if name.endswith(".js") and name != "theme.js"}
+def _imported(name: str, files: Mapping[str, bytes]) -> set[str]:
+    """The module and all that it imports, but for what it fetches later by a call of `import`."""
+    found, left = set(), [name]
+    while left:
+        module = left.pop()
+        if module in found:
+            continue
+        found.add(module)
+        here = posixpath.dirname(module)
+        left += [posixpath.normpath(posixpath.join(here, other)) for other in _IMPORT.findall(files[module].decode())]
+    return found
 
 
 def _asset(name: str, content: bytes) -> _Asset:

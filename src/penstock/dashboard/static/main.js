@@ -1,22 +1,26 @@
 // The page: views as tabs, one stream of events for all of them, and the address of each view in the fragment.
 
-import { get } from "./api.js";
+import { get, Refused } from "./api.js";
 import { h, replace, setAttribute } from "./dom.js";
 import { Header } from "./header.js";
 import { Live } from "./live.js";
 import { Orders } from "./orders.js";
 import { Problem } from "./problem.js";
-import * as checkpoints from "./views/checkpoints.js";
-import * as configuration from "./views/configuration.js";
 import * as graph from "./views/graph.js";
-import * as metrics from "./views/metrics.js";
-import * as profiler from "./views/profiler.js";
-import * as recovery from "./views/recovery.js";
-import * as state from "./views/state.js";
-import * as watermarks from "./views/watermarks.js";
 
-const VIEWS = { graph, checkpoints, watermarks, state, recovery, metrics, profiler, configuration };
+// The first view comes with the page. The others are fetched once it is there, or when one of them is opened.
+const VIEWS = {
+  graph: { title: "Graph", module: graph },
+  checkpoints: { title: "Checkpoints", fetch: () => import("./views/checkpoints.js") },
+  watermarks: { title: "Watermarks", fetch: () => import("./views/watermarks.js") },
+  state: { title: "State", fetch: () => import("./views/state.js") },
+  recovery: { title: "Recovery", fetch: () => import("./views/recovery.js") },
+  metrics: { title: "Metrics", fetch: () => import("./views/metrics.js") },
+  profiler: { title: "Profiler", fetch: () => import("./views/profiler.js") },
+  configuration: { title: "Configuration", fetch: () => import("./views/configuration.js") },
+};
 const NAMES = Object.keys(VIEWS);
+const OTHERS_AFTER_MS = 500;
 
 class Page {
   constructor() {
@@ -38,6 +42,7 @@ class Page {
     });
     this.live.addEventListener("overview", ({ detail }) => this.#onOverview(detail));
     this.live.addEventListener("graph", ({ detail }) => this.#tell("graph", (this.graph = detail)));
+    this.live.addEventListener("graph", () => setTimeout(() => this.#fetchOthers(), OTHERS_AFTER_MS), { once: true });
     this.live.addEventListener("checkpoint", ({ detail }) => this.#tell("checkpoint", detail));
     this.live.addEventListener("recovery", ({ detail }) => this.#tell("recovery", detail));
     this.live.addEventListener("connected", () => this.#onConnected());
@@ -106,7 +111,7 @@ class Page {
     const [wanted, argument] = location.hash.slice(2).split("/");
     const name = wanted in VIEWS ? wanted : NAMES[0];
     const open = argument ? decodeURIComponent(argument) : null;
-    if (name === this.name && this.view.navigate) return this.view.navigate(open);
+    if (name === this.name && this.view?.navigate) return this.view.navigate(open);
     this.#mount(name, open);
   }
 
@@ -122,7 +127,29 @@ class Page {
     const problem = new Problem();
     const content = h("div", { class: `view view-${name}` });
     replace(this.panel, problem.element, content);
-    this.view = VIEWS[name].mount(content, this, problem, argument);
+    this.view = null;
+    if (VIEWS[name].module) this.view = VIEWS[name].module.mount(content, this, problem, argument);
+    else this.#mountFetched(name, content, problem, argument);
+  }
+
+  async #mountFetched(name, content, problem, argument) {
+    try {
+      const module = await this.#fetched(name);
+      // Another view may have been opened meanwhile.
+      if (content.isConnected) this.view = module.mount(content, this, problem, argument);
+    } catch {
+      const failure = new Refused(0, "The server does not answer.", "Open the view again when it does, or reload the page.");
+      if (content.isConnected) problem.show(failure);
+    }
+  }
+
+  async #fetched(name) {
+    return (VIEWS[name].module ??= await VIEWS[name].fetch());
+  }
+
+  /** So that a view opens at once, and also when the driver has ended. */
+  #fetchOthers() {
+    for (const name of NAMES) this.#fetched(name).catch(() => {}); // Said when the view is opened.
   }
 
   #tab(name) {

@@ -7,8 +7,6 @@ import { h, replace, setText } from "../dom.js";
 import { bytes, clock, count, duration, NONE, plural, whole } from "../format.js";
 import { Table } from "../table.js";
 
-export const title = "Checkpoints";
-
 const PHASES = ["start_delay", "alignment", "sync", "async", "manifest", "commit"];
 const LABELS = { start_delay: "start delay", alignment: "alignment", sync: "sync", async: "async", manifest: "manifest", commit: "commit" };
 const SUBTASK_PHASES = PHASES.slice(0, 4);

@@ -5,8 +5,6 @@ import { h, replace, setText } from "../dom.js";
 import { clock, NONE, whole } from "../format.js";
 import { pairs, Table } from "../table.js";
 
-export const title = "Configuration";
-
 const LINES = 200;
 const LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"];
 

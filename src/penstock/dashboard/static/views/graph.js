@@ -7,8 +7,6 @@ import { bytes, clock, count, duration, percent, rate, ratio, whole } from "../f
 import { curve, layout } from "../layout.js";
 import { Table } from "../table.js";
 
-export const title = "Graph";
-
 const WIDE = { width: 248, height: 178 };
 // On a phone two cards fit side by side, with their figures below each other.
 const NARROW = { width: 156, height: 232 };

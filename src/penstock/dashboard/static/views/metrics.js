@@ -6,8 +6,6 @@ import { bytes, count, duration, percent, rate } from "../format.js";
 import { LineChart } from "../line_chart.js";
 import { Table } from "../table.js";
 
-export const title = "Metrics";
-
 const RANGES = [[300, "5 min"], [900, "15 min"], [3600, "1 hour"]];
 const CHARTS = [
   { title: "Rows per second", format: rate, series: [["rows_in_per_second", "in"], ["rows_out_per_second", "out"]] },

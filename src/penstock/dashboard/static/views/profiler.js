@@ -7,8 +7,6 @@ import { bytes, percent, plural, whole } from "../format.js";
 import { Flame, hottest, matches } from "../flame.js";
 import { Table } from "../table.js";
 
-export const title = "Profiler";
-
 const SECONDS = [1, 3, 5, 10, 30];
 const OWNERS = { user: "your code", penstock: "Penstock", library: "library" };
 

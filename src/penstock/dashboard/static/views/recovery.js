@@ -5,8 +5,6 @@ import { Stack } from "../bars.js";
 import { h, replace, setText } from "../dom.js";
 import { clock, duration, plural } from "../format.js";
 
-export const title = "Recovery";
-
 const SHOWN_MAX = 50;
 // A generation is up from here on; the time that it then runs says nothing about its recovery.
 const UP = "running";

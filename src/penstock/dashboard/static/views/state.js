@@ -6,8 +6,6 @@ import { h, replace } from "../dom.js";
 import { bytes, count, percent, plural, whole } from "../format.js";
 import { Table } from "../table.js";
 
-export const title = "State";
-
 const LIMIT = 50;
 
 export function mount(panel, page, problem, argument) {

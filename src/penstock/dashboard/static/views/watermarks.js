@@ -3,10 +3,8 @@
 import { Feed } from "../api.js";
 import { Meter } from "../bars.js";
 import { h, replace, setText } from "../dom.js";
-import { clock, count, duration, isoDate, isoTime, NONE } from "../format.js";
+import { clock, count, duration, isoDate, isoTime, NONE, plural } from "../format.js";
 import { Table } from "../table.js";
-
-export const title = "Watermarks";
 
 const ANSWERS_MAX = 6;
 
@@ -72,7 +70,7 @@ class WatermarksView {
     const sentences = behind.map((operator) => sentence(operator, end));
     if (sentences.join("\n") === this.answered) return;
     this.answered = sentences.join("\n");
-    const more = sentences.length > ANSWERS_MAX && `${sentences.length - ANSWERS_MAX} more operators are in the table.`;
+    const more = sentences.length > ANSWERS_MAX && `${plural(sentences.length - ANSWERS_MAX, "more operator is", "more operators are")} in the table.`;
     replace(this.answers, [...sentences.slice(0, ANSWERS_MAX), more].filter(Boolean).map((words) => h("li", null, words)));
   }
 
