@@ -158,16 +158,24 @@ class Registry:
         distributions: list[tuple[int, float, tuple[int, ...]]] = []
         start = self._cursor if self._cursor < len(series) else 0
         self._cursor = start
+        left = values_max
         for position in (*range(start, len(series)), *range(start)):
-            if len(values) + len(distributions) >= values_max:
+            if left <= 0:
                 self._cursor = position
                 break
             each = series[position]
             instrument = each.instrument
             # Counters are most of what there is, and most of them have not changed.
-            told = instrument.value if type(instrument) is Counter else _buckets(each) or each.value()
+            told: Number | tuple[int, ...] | None
+            if type(instrument) is Counter:
+                told = instrument.value
+            elif isinstance(instrument, Histogram):
+                told = _buckets(each) or instrument.total
+            else:
+                told = each.value()
             if told is None or told == each.sent:
                 continue
+            left -= 1
             each.sent = told
             if each.number is None:
                 each.number = self._announce(each, metrics, announced)
