@@ -308,9 +308,9 @@ class Supervisor:
         if self._startup.hold_up is not None:
             return NoFreeSlots(f"the workers have not started within {seconds}: {self._startup.hold_up.text}")
         if missing := self._startup.missing(workers):
-            names = ", ".join(str(worker) for worker in missing)
             cure = "Spark has started its task; its process is slow to come up, or cannot reach the driver"
-            return PenstockError(f"worker {names} has not come up within {seconds}: {cure}")
+            who = f"worker {missing[0]} has" if len(missing) == 1 else f"workers {', '.join(map(str, missing))} have"
+            return PenstockError(f"{who} not come up within {seconds}: {cure}")
         return PenstockError(f"no sign of life from worker {names}: it hangs, or its host cannot be reached")
 
     def _warn_of_hanging_sinks(self) -> None:

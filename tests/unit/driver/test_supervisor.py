@@ -342,7 +342,7 @@ class TestSilence:
         driver.pass_time(9_900, beating=())
         assert driver.phase is Phase.STARTING
         driver.pass_time(600, beating=())
-        assert "worker 0, 1 has not come up within 10 s (start_timeout)" in str(driver.supervisor.error)
+        assert "workers 0, 1 have not come up within 10 s (start_timeout)" in str(driver.supervisor.error)
 
     def test_after_the_first_word_silence_is_silence(self) -> None:
         driver = Driver(MemoryStore(), ON_REQUEST).started().ready()

@@ -88,7 +88,7 @@ class TestSlots:
         driver.pass_time(9_500, beating=())
         assert (str(driver.supervisor.progress), driver.supervisor.restarts) == ("starting workers (0 of 2)", 0)
         driver.pass_time(1_500, beating=())
-        assert "worker 0, 1 has not come up within 10 s" in str(driver.supervisor.error)
+        assert "workers 0, 1 have not come up within 10 s" in str(driver.supervisor.error)
 
     def test_a_worker_that_comes_ends_the_wait(self) -> None:
         driver = Driver(MemoryStore()).started()

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.model.event_time import Ticks
+from penstock.model.units import shown_duration
 from penstock.model.windows.fixed import Grid
 
 
@@ -24,7 +25,7 @@ class SessionWindows:
     gap_ms: int
 
     def __str__(self) -> str:
-        return f"sessions with a gap of {self.gap_ms} ms"
+        return f"sessions with a gap of {shown_duration(self.gap_ms)}"
 
     @property
     def parameters(self) -> Mapping[str, int]:

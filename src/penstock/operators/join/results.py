@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.errors import DataError
 from penstock.model.event_time import event_time_type, ticks_of
 from penstock.model.joins import LEFT, OP, SIDES, WindowBounds, clipped, is_outer, scaled
+from penstock.model.units import shown_duration
 from penstock.model.windows import WINDOW_END, WINDOW_START
 from penstock.operators.contract import Emit, OperatorContext
 from penstock.operators.join.output import JoinOutput
@@ -140,7 +141,7 @@ class JoinResults:
         size = None if ticks is None else ticks.exactly(bounds.size_ms)
         if ticks is None or size is None:
             raise DataError(
-                f"windows of {bounds.size_ms} ms cannot be represented in event times of "
+                f"windows of {shown_duration(bounds.size_ms)} cannot be represented in event times of "
                 f"type {kind}: cast them to timestamp('ms')"
             )
         starts = bounds.starts_ms(self._sides[side].times_of(rows, 0), self._sides[side].ticks)
