@@ -9,7 +9,7 @@ from benchmarks import runner
 from benchmarks.results import OURS, Bar, Case, Contender, Kind
 from examples.nexmark.queries import QUERIES
 
-EVENTS = 10_240_000
+EVENTS = 5_120_000
 """A multiple of the events of a block for each subtask, so that Flink deals out the same blocks."""
 PARALLELISM = 2
 PEERS = str(runner.ROOT / "benchmarks" / "peers" / "run")
