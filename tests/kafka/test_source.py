@@ -308,7 +308,7 @@ def test_a_wrong_host_and_a_missing_topic_are_told_with_the_cure(
 
     wrong = topics.unused()
     name = topics.new(name=f"{wrong}s")
-    with pytest.raises(StorageError, match=rf"topic '{wrong}' is not.*create it.*did you mean '{name}'"):
+    with pytest.raises(StorageError, match=rf"topic '{wrong}' does not exist.*create it.*did you mean '{name}'"):
         KafkaSource(topics.servers, wrong, schema=SCHEMA).splits()
     monkeypatch.setattr(client, "ANSWER_SECONDS", 2.0)
     pipeline = Pipeline("nowhere")

@@ -167,8 +167,8 @@ MUTANTS = (
     _mutant(
         "Updates have no bound",
         _REGISTRY,
-        "            if len(values) + len(distributions) >= values_max:\n",
-        "            if len(values) + len(distributions) >= 10 * values_max:\n",
+        "            left -= 1\n            each.sent = told\n",
+        "            each.sent = told\n",
         "A heartbeat of a thousand subtasks is a megabyte.",
         "tests/unit/metrics/test_registry.py",
     ),

@@ -157,7 +157,7 @@ def test_a_collector_that_is_down_is_one_warning_and_gets_the_metrics_once_it_is
         running.close()
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [record.name for record in warnings] == ["penstock"]
-    assert receiver.address in warnings[0].getMessage() and "goes on" in warnings[0].getMessage()
+    assert receiver.address in warnings[0].getMessage() and "the pipeline continues" in warnings[0].getMessage()
 
 
 def test_a_collector_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,7 @@ def test_staged_output_that_is_gone_is_an_error_and_not_a_loss(tmp_path: Path) -
     writer.write(batch(1))
     committables = list(writer.prepare()())
     (tmp_path / staged(tmp_path)[0]).unlink()
-    with pytest.raises(StorageError, match=r"checkpoint 1 is to publish .* it was removed"):
+    with pytest.raises(StorageError, match=r"checkpoint 1 is to publish .* the file was removed"):
         sink.committer().commit(ONE, committables)
 
 
