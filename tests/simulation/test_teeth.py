@@ -18,7 +18,7 @@ from penstock.metrics.standard import RECORDS_IN, SKIPPED
 from penstock.model.event_time import MAX_WATERMARK
 from penstock.protocol import alignment
 from penstock.protocol.manifest import Manifest
-from penstock.protocol.manifest.codec import encode_tombstone
+from penstock.protocol.manifest.codec import encode_manifest, encode_tombstone
 from penstock.protocol.ownership import Tombstone
 from penstock.storage import paths
 from tests.simulation import checkers
@@ -257,6 +257,28 @@ def test_marks_that_pile_up_and_blobs_that_nobody_names_are_convicted() -> None:
     checkers.Files(cluster).at_end()
     orphans, marks = cluster.world.violations
     assert "1 blobs are named by no checkpoint" in orphans and "30 void marks" in marks
+
+
+def test_a_stray_that_is_restored_or_left_behind_is_convicted() -> None:
+    cluster = outcome(plain("keyed"))
+    assert cluster.world.violations == []
+    last = cluster.manifests[-1]
+    stray = replace(last, checkpoint=CheckpointId(last.checkpoint + 100))
+    cluster.strays.append(stray)
+    path = paths.manifest(stray.checkpoint)
+    cluster.disk.store.delete(path)
+    cluster.disk.store.create(path, encode_manifest(stray))
+    # Nothing completed after it.
+    history = cluster.disk.history
+    history.append(("create", path))
+    judge = checkers.Strays(cluster)
+    judge.at_end()
+    assert cluster.world.violations == []
+    history.append(("create", paths.manifest(last.checkpoint)))
+    judge.at_end()
+    judge.on_launch(cluster.driver, last.generation, stray)
+    left, restored = cluster.world.violations
+    assert f"stray {stray.checkpoint} is left" in left and f"starts from stray {stray.checkpoint}" in restored
 
 
 # --- changes ---

@@ -150,7 +150,12 @@ def test_rows_that_have_no_directory_are_told(
 
 
 def test_wrong_options_are_told_at_the_start(tmp_path: Path) -> None:
-    for wrong, said in ((["a", "a"], "twice"), ("week(at)", "has no function week"), ([3], "names of columns"), ("", "names")):
+    for wrong, said in (
+        (["a", "a"], "twice"),
+        ("week(at)", "no function week"),
+        ([3], "names of columns"),
+        ("", "names"),
+    ):
         with pytest.raises(OptionError, match=said):
             ParquetSink(tmp_path, partition_by=wrong)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="JsonLinesSink: compression must be one of bz2, gzip, lz4, zstd, not 'zip'"):
