@@ -152,7 +152,7 @@ def test_rows_that_have_no_directory_are_told(
 def test_wrong_options_are_told_at_the_start(tmp_path: Path) -> None:
     for wrong, said in (
         (["a", "a"], "twice"),
-        ("week(at)", "no function week"),
+        ("week(at)", "function week"),
         ([3], "names of columns"),
         ("", "names"),
     ):
