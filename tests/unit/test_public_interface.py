@@ -40,7 +40,7 @@ def test_a_pipeline_and_its_parts_say_what_they_are(tmp_path: Path) -> None:
     keyed = stream.key_by("k")
     assert repr(stream) == "<Stream of pipeline 'totals' behind 'times'>"
     assert repr(keyed) == "<KeyedStream of pipeline 'totals' behind 'times' by k>"
-    assert repr(keyed.window("1 s")).startswith("<WindowedStream of windows of 1 s")
+    assert repr(keyed.window("1 s")).startswith("<WindowedStream of windows of 1000 ms")
     keyed.count(name="counts").sink(ConsoleSink(), name="console")
     assert repr(pipeline) == "<Pipeline 'totals': orders, times, counts, console>"
 

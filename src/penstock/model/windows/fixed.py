@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.model.event_time import Ticks
-from penstock.model.units import shown_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +33,9 @@ class FixedWindows:
     """The time in which records still change a window that was emitted. Its state is kept that long."""
 
     def __str__(self) -> str:
-        slide = f" every {shown_duration(self.every_ms)}" if self.every_ms != self.size_ms else ""
-        offset = f" from {shown_duration(self.offset_ms)}" if self.offset_ms else ""
-        kept = f" with an allowed lateness of {shown_duration(self.lateness_ms)}" if self.lateness_ms else ""
-        return f"windows of {shown_duration(self.size_ms)}{slide}{offset}{kept}"
+        # Names of operators are derived from it, and checkpoints contain it: it stays as it is.
+        kept = f" with an allowed lateness of {self.lateness_ms} ms" if self.lateness_ms else ""
+        return f"windows of {self.size_ms} ms every {self.every_ms} ms from {self.offset_ms} ms{kept}"
 
     @property
     def parameters(self) -> Mapping[str, int]:

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.model.event_time import Ticks
-from penstock.model.units import shown_duration
 from penstock.model.windows.fixed import Grid
 
 
@@ -25,7 +24,7 @@ class SessionWindows:
     gap_ms: int
 
     def __str__(self) -> str:
-        return f"sessions with a gap of {shown_duration(self.gap_ms)}"
+        return f"sessions with a gap of {self.gap_ms} ms"
 
     @property
     def parameters(self) -> Mapping[str, int]:
