@@ -23,7 +23,7 @@ Calls: TypeAlias = Callable[..., list[object]]
 Odd: TypeAlias = list[object]
 """What is not as expected."""
 Outputs: TypeAlias = Callable[[object], Iterable[object]]
-Turns: TypeAlias = Generator[bool, int, None]
+Turns: TypeAlias = Generator[bool, int | None, None]
 """Calls that stop for a moment whenever as much has been done as they were told: True in the middle of a row."""
 
 

@@ -112,9 +112,9 @@ class FlatMapOperator(FunctionOperator):
         self._send_collected(collected, emit)
 
     def _next_turn(self, calls: RowCalls, turns: Turns, at_once: int | None) -> bool | None:
-        """Go on with the calls; None if that was the last of them."""
+        """Begin the calls, with None, or go on with them; None if that was the last of them."""
         try:
-            return next(turns) if at_once is None else turns.send(at_once)
+            return turns.send(at_once)
         except StopIteration:
             return None
         except Exception as error:

@@ -81,7 +81,7 @@ class SparkWorkerGroup:
         failed: Callable[[Generation, Exception], None],
         held_up: Callable[[Generation, HoldUp | None], None],
         *,
-        start_timeout_ms: int = 120_000,
+        start_timeout_ms: int,
     ) -> None:
         self._spark = spark
         self._name = name
